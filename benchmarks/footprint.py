@@ -1,10 +1,11 @@
-"""What a worker holds in worlds of several sizes, and the lines that everstep/doctor/world_needs.py has of it.
+"""What a worker holds in worlds of several sizes, and the straight lines for everstep/doctor/world_needs.py.
 
 For each size, all workers but one begin, and the last one joins: for a moment, two groups of connections are open. What
-counts is the most that any of the workers has held until then. The model is tiny, so memory is Everstep's and torch's
-own. A line has the slope of the least squares, and runs above all measurements.
-The last line is JSON: {"files": {"fixed": …, "per_worker": …}, "threads": …, "memory_mb": …}. After a change to the way
-in which connections grow, write these numbers into world_needs.py, rounded up, and run `python tools/docs_tables.py`.
+counts is the most that any worker has held by then. The model is tiny, so the memory is that of Everstep and torch
+alone. A line has the slope of a least-squares fit, and is above all measurements.
+The last line is JSON: {"files": {"fixed": …, "per_worker": …}, "threads": …, "memory_mb": …}. If a change
+makes connections grow differently, write these numbers into world_needs.py, rounded up, and run
+`python tools/docs_tables.py`.
 
     python benchmarks/footprint.py [--sizes 2 4 8 16]"""
 
@@ -24,7 +25,7 @@ READY_S = 300.0
 
 
 def measure(size: int) -> dict[str, float]:
-    """The most that a worker of a world of this size has held."""
+    """The most that any worker in a world of this size has held."""
     with Cluster(SCRIPTS / "footprint_job.py", ["--workers", str(size)], workers=size - 1) as cluster:
         cluster.wait("step.committed", step=5, timeout_s=READY_S)
         cluster.add()

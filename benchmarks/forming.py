@@ -1,4 +1,4 @@
-"""How long a group of real processes takes to form, all on this machine. The law behind `everstep.engine.group.form_s`.
+"""How long a group of real processes takes to form on this machine: the basis for `everstep.engine.group.form_s`.
 
 python benchmarks/forming.py [--sizes 16 32 64 128] [--rounds 3] [--nodes 1]
 last line JSON: {"form_s": {"16": …, "64": …}}, the median of the slowest member's seconds. With `--nodes 8`, only
@@ -38,12 +38,12 @@ def member(world: World, num_nodes: int, out: int) -> None:
 
 
 def measure(size: int, num_nodes: int, generation: int) -> tuple[float, float]:
-    """The slowest member's: until it was formed, and until it had heard from all."""
+    """The slowest member's times: until it was formed, and until it had heard from all."""
     ours, theirs = os.pipe()
     port_in, port_out = os.pipe()
     keeper = os.fork()
     if keeper == 0:
-        os.close(theirs)  # the members alone write there: when all have ended, so has the pipe
+        os.close(theirs)  # only the members write to it, so the pipe ends when all of them have ended
         server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
         os.write(port_out, f"{server.port}\n".encode())
         time.sleep(2 * PATIENCE_S)

@@ -84,7 +84,7 @@ def attempt(tape: Tape, number: int) -> list[Event]:
 
 
 def next_attempt(tape: Tape, after: int, num_steps: int, timeout_s: float) -> int | None:
-    """Wait until all workers together have done this many steps in an attempt after that one. None: they have not."""
+    """Wait until all workers together have done this many steps in an attempt after `after`. None: they have not."""
 
     def found() -> int | None:
         done = [event["attempt"] for event in tape.read() if event["event"] == "step.committed"]
@@ -137,7 +137,7 @@ class Torchrun:
             return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
     def log_tail(self) -> str:
-        """The last lines of what agents and workers have printed."""
+        """The last lines that agents and workers have printed."""
         return "\n".join((self._directory / "torchrun.log").read_text(errors="replace").splitlines()[-_TAIL_LINES:])
 
     def steps(self, **facts: Any) -> list[Event]:
@@ -148,6 +148,6 @@ class Torchrun:
         return self._alive("ddp.started")
 
     def _alive(self, event: str) -> list[int]:
-        """The workers that have said so and are still alive."""
+        """The workers that have reported this event and are still alive."""
         said = [int(each["pid"]) for each in self.tape.read() if each["event"] == event]
         return [pid for pid in said if process_state(pid) != ENDED]

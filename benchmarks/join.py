@@ -1,10 +1,10 @@
-"""What a join costs those who train: for how long it stops them, and how fast the state reaches the newcomer.
+"""What a join costs the workers that train: how long it stops them, and how fast the state reaches the newcomer.
 
 Four workers train a model with Adam; weights and moments make up the state (500 MB). Then one joins; in another job
-eight join at once. `step_s` is the median step before. `join_stop_s` is the longest time between two commits of a
-worker that was there before, around the join, less `step_s`. `transfer_gb_per_s` is measured between two processes on
-loopback that do not share memory, from the sender's first look at its state to the receiver's checked copy.
-The last line is JSON, with null for what was left out.
+eight join at once. `step_s` is the median step before. `join_stop_s` is the longest time around the join
+between two commits of a worker that was there before, minus `step_s`. `transfer_gb_per_s` is measured between two
+processes on loopback that do not share memory, from the sender's first look at its state to the receiver's checked
+copy. The last line is JSON, with null for what was left out.
 
     python benchmarks/join.py [--mb 500] [--rounds 3] [--only transfer]"""
 
@@ -77,7 +77,7 @@ def time_transfers(size_mb: int) -> list[float]:
 
 
 def time_join(size_mb: int, newcomers: int) -> tuple[float, float]:
-    """The usual step, and for how long the join stopped those who were there."""
+    """The usual step, and how long the join stopped the workers that were there before."""
     width = math.isqrt(size_mb * 1_000_000 // 3 // 4 // LAYERS)  # with Adam, the state is three times the weights
     micro_batches = WORKERS + newcomers
     args = ["--width", width, "--micro-batches", micro_batches, "--optimizer", "adam"]
@@ -108,8 +108,8 @@ def median(values: Sequence[float]) -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mb", type=int, default=500, help="size of the state")
-    parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind")
-    parser.add_argument("--only", choices=["transfer", "1", "8"], help="one part")
+    parser.add_argument("--rounds", type=int, default=3, help="number of jobs of each kind")
+    parser.add_argument("--only", choices=["transfer", "1", "8"], help="measure this part only")
     args = parser.parse_args()
     if "RANK" in os.environ:
         transfer_worker(args.mb)

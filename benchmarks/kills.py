@@ -1,4 +1,4 @@
-"""Kill -9 one worker of a job, again and again, and take the time to the next step: Everstep, torchrun, and
+"""Kill -9 one worker of a job, again and again, and measure the time to the next step: Everstep, torchrun, and
 nvidia-resiliency-ext. benchmarks/recovery.py compares them."""
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ SUMS, SUMS_BEFORE = 20, 5  # steps that are timed, and steps before them
 
 @dataclass(kw_only=True)
 class Taken:
-    """Seconds of each kill."""
+    """Seconds for each kill."""
 
-    survivors: list[float] = field(default_factory=list)  # to the next step: the survivors', or after a restart of all
-    full: list[float] = field(default_factory=list)  # to the first commit with a replacement, without its script's part
-    script: list[float] = field(default_factory=list)  # which is its imports and the building of its model
-    sums: list[float] = field(default_factory=list)  # of undisturbed steps of as many workers as survive
-    overheads: list[float] = field(default_factory=list)  # to the next step, without the work that was left
+    survivors: list[float] = field(default_factory=list)  # to the next step, of the survivors or after a full restart
+    full: list[float] = field(default_factory=list)  # to the first commit with a replacement, without `script`
+    script: list[float] = field(default_factory=list)  # the replacement's imports, and building its model
+    sums: list[float] = field(default_factory=list)  # sums of undisturbed steps with as many workers as survive
+    overheads: list[float] = field(default_factory=list)  # to the next step, without the work that remained
     hung: int = 0
 
     def extend(self, more: Taken) -> None:
@@ -78,7 +78,7 @@ def everstep_kills(
     smaller_step_s: float | None = None,
 ) -> None:
     """`times_sums`: the fourth worker joins after the first three have summed undisturbed.
-    `smaller_step_s`: `undisturbed_step_s` with one worker less, for `overheads`."""
+    `smaller_step_s`: `undisturbed_step_s` with one worker fewer, for `overheads`."""
     first = WORKERS - 1 if times_sums else WORKERS
     script = SCRIPTS / "everstep_job.py"
     with Cluster(script, args, workers=first, env=env, max_restarts=10_000) as cluster:
@@ -101,8 +101,8 @@ def undisturbed_step_s(args: Sequence[str], num_workers: int) -> float:
 
 
 def overhead_s(taken_s: float, phase_s: float, smaller_step_s: float) -> float:
-    """Of a kill `phase_s` after the step began: survivors had worked on the step since then, but at most on their own
-    micro-batches. The dead worker's could not be begun before the kill."""
+    """The overhead of a kill `phase_s` after the step began. By then, survivors had computed for `phase_s`, but at most
+    their own micro-batches: no one could begin the dead worker's before the kill."""
     return taken_s - (smaller_step_s - min(phase_s, STEP_S))
 
 
@@ -115,7 +115,7 @@ def _commits(cluster: Cluster, **facts: Any) -> dict[int, float]:
 
 
 def _undisturbed_sums(cluster: Cluster, size: int) -> list[float]:
-    """Each step's sum, as its last worker sees it: the others have waited for that one's gradients before."""
+    """Each step's sum, as timed by its last worker: the times of the others include waiting for its gradients."""
 
     def whole() -> list[float]:
         by_step = defaultdict(list)
@@ -153,7 +153,7 @@ def _kill_one(taken: Taken, cluster: Cluster, step_s: float, smaller_step_s: flo
 
 
 def everstep_laggard(rounds: int) -> list[float]:
-    """One worker is a step behind and must be sent 500 MB, while another dies."""
+    """One worker is a step behind and must receive 500 MB while another dies."""
     args = ["--ballast-mb", "480", "--lag-every", "8", "--micro-batches", str(WORKERS)]
     taken = []
     for _ in range(rounds):
@@ -186,7 +186,7 @@ def torchrun_restarts(
     env: Mapping[str, str] | None = None,
     hung_s: float = HUNG_S,
 ) -> None:
-    """A new job after each kill that it does not survive, which counts as `hung_s`: it took at least that."""
+    """Start a new job after each kill that a job does not survive; the kill counts as `hung_s`, the least it took."""
     options = ["--standalone", "--nproc-per-node", str(WORKERS), "--max-restarts", "10000"]
     wanted = len(taken.survivors) + kills
     while len(taken.survivors) < wanted:
@@ -201,7 +201,7 @@ def torchrun_restarts(
 
 
 def _restarts(taken: Taken, tape: Tape, kills: int, hung_s: float) -> None:
-    """Kill one worker repeatedly, until a restart never comes: seconds to the first step after each restart."""
+    """Kill one worker repeatedly, until the job does not restart: seconds to the first step after each restart."""
     number = next_attempt(tape, -1, 5 * WORKERS, READY_S)
     if number is None:
         raise SystemExit(f"the workers did not start in {READY_S:.0f} s")

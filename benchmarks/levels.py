@@ -1,4 +1,4 @@
-"""What sums in levels save: bytes and messages of each worker, and the time of a step, with levels on and off.
+"""What sums in levels save: bytes and messages per worker, and the time of a step, with levels on and off.
 
 Nodes are network namespaces on this machine, so their workers share its cores; what crosses the wire is counted at each
 node's network card. The workers run an ElasticTrainer in a fixed world. Their weights must equal those of one worker
@@ -7,7 +7,7 @@ that computes all micro-batches, bit for bit. Needs root.
 python benchmarks/levels.py [--nodes 8] [--workers 4] [--mb 8] [--steps 5] [--rounds 3]
 last line JSON: {"on": {"wire_mb": …, "messages": …, "small_messages": …, "step_s": …}, "off": {…}, "wire_ratio": …,
 "messages_ratio": …, "step_ratio": …, "are_bits_equal": …}; per worker and step. `messages`: over the network.
-`small_messages`: over the unix sockets of a node. The ratios: off divided by on."""
+`small_messages`: over the Unix sockets of a node. The ratios: off divided by on."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from everstep.engine.group import Group
 from everstep.engine.neighbors import Neighbor
 from everstep.testing.network import Network
 
-WARM_STEPS, PORT = 2, 29500  # each node has a network of its own: no other program is there
+WARM_STEPS, PORT = 2, 29500  # each node has its own network, which no other program uses
 MODES = {"on": "1", "off": "0"}
 
 
 class Weights(nn.Module):
-    """A megabyte each; the gradients are cheap to compute, and adding them in another order gives other bits."""
+    """A megabyte per layer; gradients are cheap to compute, and adding them in another order gives other bits."""
 
     def __init__(self, size_mb: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Counter:
 
 
 def _wire_bytes() -> int:
-    """Sent by this node so far."""
+    """What this node has sent so far."""
     for line in Path("/proc/self/net/dev").read_text().splitlines():
         if line.strip().startswith("eth0:"):
             return int(line.split(":")[1].split()[8])
@@ -113,7 +113,7 @@ def fork_worker(args: argparse.Namespace, out: Path, variables: dict[str, str], 
 
 
 def run_node(args: argparse.Namespace) -> None:
-    """All rounds of one node's workers; they are forked from a process that has imported torch."""
+    """Run all rounds of one node's workers, which are forked from a process that has imported torch."""
     size, folder = args.nodes * args.workers, Path(args.folder)
     for number, mode in enumerate(list(MODES) * args.rounds):
         pids = []
@@ -171,7 +171,7 @@ def summary(rounds: list[list[dict[str, Any]]], per_node: int) -> dict[str, floa
     ranks = [each for ranks in rounds for each in ranks]
     wire = [
         each["wire_bytes"] for ranks in rounds for each in ranks[::per_node]
-    ]  # each node's, counted by its first worker
+    ]  # one for each node, counted by its first worker
     return {
         "wire_mb": round(statistics.mean(wire) / per_node / 1e6, 3),
         "messages": round(statistics.mean(each["messages"] for each in ranks), 1),
@@ -183,10 +183,10 @@ def summary(rounds: list[list[dict[str, Any]]], per_node: int) -> dict[str, floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument("--workers", type=int, default=4, help="of each node")
+    parser.add_argument("--workers", type=int, default=4, help="number of workers on each node")
     parser.add_argument("--mb", type=int, default=8, help="size of the gradients")
-    parser.add_argument("--steps", type=int, default=5, help="that are measured")
-    parser.add_argument("--rounds", type=int, default=3, help="with levels on and off in turn")
+    parser.add_argument("--steps", type=int, default=5, help="number of measured steps")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds with levels on and off in turn")
     for name in ("--folder", "--address", "--master"):
         parser.add_argument(name, default="", help=argparse.SUPPRESS)
     parser.add_argument("--node", type=int, help=argparse.SUPPRESS)

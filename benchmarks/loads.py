@@ -1,6 +1,6 @@
-"""What a worker of benchmarks/step_overhead.py trains: bound by its arithmetic, or by the sum of its gradients.
+"""The models of benchmarks/step_overhead.py: one is limited by arithmetic, the other by the sum of its gradients.
 
-Each model returns its loss. Sizes on the CPU are for the CPU's speed, or, for the backends of GPUs, for trying them."""
+Each model returns its loss. On the CPU, sizes suit the CPU's speed, or serve to try the backends for GPUs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torch.optim import SGD, AdamW, Optimizer
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
     build: Callable[[torch.device], nn.Module]  # the same weights each time
-    batch: Callable[[int, torch.device], Tensor]  # by the number of the micro-batch
+    batch: Callable[[int, torch.device], Tensor]  # for the micro-batch of this number
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
-    steps: int  # of a round, with one micro-batch for each worker
+    steps: int  # in a round with one micro-batch per worker
 
 
 # --- linear layers ------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ from everstep.env import read_token
 JOB = "benchmark"
 WORKERS_OF_A_NODE = 8
 WARM_S = 20.0  # as launcher/reporting.py
-WATCH_S = 30.0  # as engine/membership.py
-TIMED_EACH = 8  # one of this many reports
+WATCH_S = 30.0  # as in engine/membership.py
+TIMED_EACH = 8  # one in this many reports is timed
 NUM_LOSSES = 5
 CONCURRENT_SETUPS = 512
 POLICY = {"heartbeat_s": 0.5, "lease_s": 30.0, "arrive_s": 20.0, "start_s": 600.0}
@@ -106,7 +106,7 @@ class Town:
         self.setups = asyncio.Semaphore(CONCURRENT_SETUPS)
         self.num_formed = 0
         self.formed = asyncio.Event()
-        self.size = 0  # how many of a generation's workers are here; 0: all
+        self.size = 0  # how many of a generation's workers this process simulates; 0: all
 
     def head(self, method: str, path: str, job: str | None = None) -> bytes:
         root = f"/v1/jobs/{self.job}" if job is None else "/v1"
@@ -207,7 +207,7 @@ CALLS = ("announce", "arrive", "watch")
 
 class Agent:
     """A node's agent, with the calls that launcher/reporting.py makes. Its workers train: each of its reports says how
-    far they all are. A few of its reports ask not to be held, and are timed."""
+    far all of them are. A few of its reports ask not to be held, and these are timed."""
 
     def __init__(self, town: Town, number: int, num_workers: int = WORKERS_OF_A_NODE) -> None:
         self.town, self.name, self.number, self.num_workers = town, f"node-{number}", number, num_workers
@@ -349,7 +349,7 @@ async def _loss(town: Town, workers: list[Worker], lives: list[asyncio.Task[None
 
 
 def forgive(life: asyncio.Task[None]) -> None:
-    """It ends, as it is meant to."""
+    """Expect that it ends."""
     life.remove_done_callback(_raise)
     life.cancel()
 

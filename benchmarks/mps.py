@@ -1,5 +1,5 @@
 """NVIDIA's Multi-Process Service for a benchmark whose workers share a GPU: their kernels run side by side, not in time
-slices. For figures of speed only: with it, the death of one worker takes the others along."""
+slices. Only for measuring speed: under MPS, the death of one worker ends the others too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _START_S, _TRY_S, _END_S = 20.0, 120.0, 20.0
 
 @contextlib.contextmanager
 def shared_gpu() -> Iterator[dict[str, str]]:
-    """A daemon of our own, and the variables by which workers find it. If it does not serve: says why, and none."""
+    """Start our own daemon, and yield the variables that lead workers to it. If it fails, say why and yield none."""
     with tempfile.TemporaryDirectory(prefix="everstep-mps-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         ours = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
         for path in ours.values():
@@ -33,7 +33,7 @@ def shared_gpu() -> Iterator[dict[str, str]]:
 
 
 def _start(ours: dict[str, str]) -> str:
-    """Why it does not serve; "": it does."""
+    """Why it does not work; "": it does."""
     env = {**os.environ, **ours}
     try:
         started = subprocess.run(

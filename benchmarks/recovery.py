@@ -1,14 +1,14 @@
 """Time from kill -9 of one of four workers to the next committed step: Everstep, torchrun, nvidia-resiliency-ext.
 
 Workers train a 20 MB model with steps of 50 ms (sleep simulates device time). One of them is killed at a random phase
-of a step, again and again; each time all four are waited for before the next kill. What counts is the first step that
-the survivors commit in the new generation (torchrun: the first step of the restarted workers), never one that was on
-its way. A kill that torchrun has not recovered from in 60 s (--hung-s) counts as hung and as 60 s: it took at least
+of a step, again and again; the next kill comes after all four train again. What counts is the first step that the
+survivors commit in the new generation (torchrun: the first step of the restarted workers), never one that was already
+under way. A kill that torchrun has not recovered from in 60 s (--hung-s) counts as hung and as 60 s: it took at least
 that. The last line is JSON, with null for what was left out or is not installed.
 
 `overhead_s` is what a kill costs beyond the work: the time to the next commit, minus what the same micro-batches take
-with one worker less. Three workers that take the job's steps undisturbed are timed before each half of the kills. From
-their step, what the survivors had computed until the kill is taken off, at most their own micro-batches.
+with one worker fewer. Before each half of the kills, three workers that train undisturbed are timed. From their step
+time, the time that survivors had computed before the kill is subtracted, at most that of their own micro-batches.
 
 On the CPU, torchrun runs at its best, with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and nvidia-resiliency-ext runs if
 `make peers` has installed it.
@@ -17,8 +17,8 @@ With --device cuda, or with --backends, Everstep runs once for each backend with
 over NCCL and 20 MB: `torchrun` with all its default settings; `torchrun_short` at its best, with collectives that time
 out after 10 s, without the watchdog's pauses, and with its store not shared. `sum_200mb_s` is the undisturbed sum of
 the first backend's 200 MB job: three workers take 20 steps before the fourth joins, and each step counts from the end
-of the last worker's backward sleep to its commit. Workers may share a GPU; MPS stays off, because with it a kill takes
-the others along. The JSON is printed after each row.
+of the last worker's backward sleep to its commit. Workers may share a GPU; MPS stays off, because with it a kill ends
+the other workers too. The JSON is printed after each row.
 
     python benchmarks/recovery.py [--kills 20]
     python benchmarks/recovery.py --device cuda [--kills 10] [--torchrun-kills 5] [--only nccl]"""
@@ -53,7 +53,7 @@ from everstep import env
 from everstep.engine.backend import Backend
 
 SIZES = {"20mb": 800, "200mb": 2500}  # width of 8 layers of float32
-NO_MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}  # where a process finds no daemon, it runs without MPS
+NO_MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}  # a process that finds no daemon here runs without MPS
 AS_IT_COMES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
 AT_ITS_BEST = {
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -93,7 +93,7 @@ def compare_systems(args: argparse.Namespace) -> None:
     laggard = everstep_laggard(3)
     print(HEADER)
     print(row("Everstep, survivors (4 micro-batches of 50 ms)", ours.survivors, ours.hung))
-    print(row("    of it beyond the work that was left", ours.overheads, 0))
+    print(row("    of that, beyond the remaining work", ours.overheads, 0))
     print(row("Everstep, survivors (8 micro-batches of 25 ms)", fine.survivors, fine.hung))
     print(row("Everstep, a laggard is sent 500 MB", laggard, 0))
     print(row("Everstep, full strength without the script's part", ours.full, ours.hung))
@@ -136,7 +136,7 @@ def compare_backends(args: argparse.Namespace) -> None:
         results[name] = taken = Taken()
         try:
             run(taken)
-        except (Exception, SystemExit):  # the other rows are worth having: this one counts as hung
+        except (Exception, SystemExit):  # measure the other rows anyway; this one counts as hung
             traceback.print_exc()
             taken.hung += 1
         print(row(name, taken.survivors, taken.hung), flush=True)
@@ -189,7 +189,7 @@ def report_backends(backends: Sequence[str], results: Mapping[str, Taken | None]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kills", type=int, help="of each Everstep row: 20, or 10 for each backend")
+    parser.add_argument("--kills", type=int, help="kills for each Everstep row: 20, or 10 for each backend")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--skip-torchrun", action="store_true", help="on the CPU; see --only for the rows by backend")
     parser.add_argument("--nvrx-kills", type=int, default=5)
@@ -197,9 +197,13 @@ def main() -> None:
     parser.add_argument(
         "--backends", nargs="+", choices=[each.value for each in Backend], help="with --device cuda: nccl gloo"
     )
-    parser.add_argument("--torchrun-kills", type=int, default=5, help="of each torchrun row beside the backends")
+    parser.add_argument(
+        "--torchrun-kills", type=int, default=5, help="kills for each torchrun row, in the comparison by backend"
+    )
     parser.add_argument("--hung-s", type=float, default=HUNG_S, help="wait this long for torchrun after a kill")
-    parser.add_argument("--only", default="", help="measure rows by backend with this text only, such as nccl_200mb")
+    parser.add_argument(
+        "--only", default="", help="by backend: measure only rows that contain this text, such as nccl_200mb"
+    )
     args = parser.parse_args()
     random.seed(args.seed)
     if args.device == "cuda" and args.backends is None:

@@ -1,13 +1,13 @@
 """A thousand nodes of eight workers at one coordinator: what it costs at rest, and how soon all know of a death.
 
 One real coordinator process, real HTTP on loopback. Nodes are simulated by a few processes, with the calls that real
-ones make, one connection for each worker and two for each agent. The workers train: each report says that all are
-further on. Then one worker after another dies, and the others form the next generation.
+ones make, one connection for each worker and two for each agent. The workers train: each report says that all
+have advanced. Then one worker after another dies, and the others form the next generation.
 
-- `told_s`: from the report of a death until the last of all workers knows it, the worst of all deaths; `formed_s`:
-  until the last has its place in the next generation
+- `told_s`: from the report of a death until the last worker knows of it, for the worst of all deaths; `formed_s`:
+  until the last worker has its place in the next generation
 - `coordinator_cores`: processor time of the coordinator's process at rest; `rss_mb`: its memory at its highest
-- `report_p99_s`: round trip of agents' reports that ask not to be held, the worse of at rest and during the changes
+- `report_p99_s`: round trip of agents' reports that ask not to be held, at rest or during changes, whichever is worse
 
 Prints a small table; the last line is JSON.
 
@@ -43,7 +43,7 @@ POLL_S = 0.01
 
 
 class District:
-    """The nodes that one process simulates. It does what its pipe says, and replies."""
+    """The nodes that one process simulates. It does what it is asked over a pipe, and replies."""
 
     def __init__(self, pipe: Pipe, url: str, token: str, numbers: range) -> None:
         self._pipe = pipe
@@ -66,7 +66,7 @@ class District:
         return time.monotonic()
 
     async def lose_one(self) -> float:
-        """A worker's death; when it was reported."""
+        """Report a worker's death, and return when it was reported."""
         worker = self._agents[0].workers.pop()
         self._town.size -= 1
         forgive(worker.life)
@@ -76,7 +76,7 @@ class District:
         return reported_at
 
     async def all_know(self, since: float) -> float:
-        """When the last worker here knew it."""
+        """When the last worker here knew of the death."""
         workers = [worker for agent in self._agents for worker in agent.workers]
         while any(worker.told_at < since for worker in workers):
             await asyncio.sleep(POLL_S)
@@ -92,7 +92,7 @@ def simulate(pipe: Pipe, url: str, token: str, numbers: range) -> None:
 
 
 class Districts:
-    """All of them."""
+    """All simulating processes."""
 
     def __init__(self, url: str, token: str, num_nodes: int, num_processes: int) -> None:
         self._pipes: list[Pipe] = []
@@ -167,18 +167,22 @@ def highest_mb(pid: int) -> float:
 
 
 def raise_file_limit() -> None:
-    """A connection is a file."""
+    """Raise the limit on open files: each connection is a file."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=1000, help=f"of {WORKERS_OF_A_NODE} workers each")
-    parser.add_argument("--processes", type=int, default=2, help="that simulate them")
+    parser.add_argument(
+        "--nodes", type=int, default=1000, help=f"number of nodes, each with {WORKERS_OF_A_NODE} workers"
+    )
+    parser.add_argument("--processes", type=int, default=2, help="processes that simulate the nodes")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the coordinator is watched at rest")
-    parser.add_argument("--losses", type=int, default=3, help="workers that die, one after the other")
-    parser.add_argument("--lease-s", type=float, default=30.0, help="the job's: long, as clients share the cores")
+    parser.add_argument("--losses", type=int, default=3, help="number of workers that die, one after the other")
+    parser.add_argument(
+        "--lease-s", type=float, default=30.0, help="the job's lease_s: long, because clients share the cores"
+    )
     arguments = parser.parse_args()
     raise_file_limit()
     found: dict[str, float] = {"nodes": arguments.nodes, "workers": arguments.nodes * WORKERS_OF_A_NODE}

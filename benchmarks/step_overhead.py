@@ -10,7 +10,7 @@ Over gloo, two workers train linear layers, with as many micro-batches as worker
 With --backend nccl, 2 workers and then 4 train a transformer of 100 M parameters in bfloat16 (compute) and linear
 layers with 200 MB of gradients and a tiny batch (comm), each with one micro-batch and the same fused optimizer, against
 DDP over NCCL with default settings and gradient_as_bucket_view=True. The JSON has the worse ratio of 2 and 4 workers.
-DDP also runs against itself: `aa_spread` is the largest distance of that ratio from 1; do not trust smaller
+DDP also runs against itself: `aa_spread` is the largest difference of that ratio from 1; do not trust smaller
 differences. `exact` alone uses deterministic kernels, as it does in a job. Workers that share a GPU run under MPS, if
 it can be started. --backend stand-in tries the same with small models on the CPU.
 
@@ -185,7 +185,7 @@ def measure_row(
 
 
 def run_workers(num_workers: int, report: Path, more: Mapping[str, str]) -> bool:
-    """Whether all ended well. The first that does not takes the others with it: over NCCL they would wait for it."""
+    """Whether all ended well. The first one that fails ends the others too: over NCCL, they would wait for it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_workers)}
@@ -221,7 +221,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--backend", choices=[each.value for each in Backend], default=GLOO)
     parser.add_argument("--workers", type=int, nargs="+", help="one run for each number: 2, or 2 4 if not over gloo")
-    parser.add_argument("--only", default="", help="measure rows with this text only")
+    parser.add_argument("--only", default="", help="measure only rows that contain this text")
     parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)  # to a worker: where its ratios go
     args = parser.parse_args()
     wanted = {NCCL: "cuda", Backend.STAND_IN.value: "cpu"}.get(args.backend, args.device)

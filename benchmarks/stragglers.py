@@ -1,9 +1,9 @@
-"""The time of a step where one of four workers is slow, over the ideal: the work of all divided by the speed of all.
+"""The time of a step with one slow worker of four, compared with the ideal: all work divided by the speed of all.
 
 A step has 28 micro-batches of 50 ms (sleep simulates device time), and one worker takes twice as long for each. So the
-ideal shares are whole numbers: 8, 8, 8 and 4; with others, --micro-batches, the best ones end later than the ideal.
+ideal shares are whole numbers: 8, 8, 8 and 4. With another --micro-batches, the best shares may exceed the ideal time.
 Each of the three doors runs with shares by measured speed and with equal shares, in turns. What counts is the median
-step after the first ten, in which speeds are learned. Equal shares take at least 1.75 of the ideal. Where sums are
+step after the first ten, in which speeds are learned. Equal shares take at least 1.75 times the ideal. If sums are
 exact, both runs must end with the same bits.
 
 The last line is JSON: for each door, {"step_s": …, "over_ideal": …, "equal_step_s": …, "equal_over_ideal": …,
@@ -50,7 +50,7 @@ def run(runs: Runs, door: str, args: argparse.Namespace, *more: str) -> None:
     command = [door, *(str(word) for option in options.items() for word in option), *more]
     with Cluster(SCRIPTS / "straggler_job.py", command, workers=WORKERS) as cluster:
         result = cluster.finish(60 + 4 * args.steps)
-    first: dict[int, float] = {}  # commit of each step, by its first worker
+    first: dict[int, float] = {}  # when the first worker committed each step
     for event in result.events("step.committed"):
         first.setdefault(event["step"], event["t"])
     runs.steps_s += [after - before for before, after in pairwise(list(first.values())[LEARNING:])]

@@ -1,10 +1,10 @@
 """One job with many workers on this machine: how long its first step takes, what a kill and a join cost, and whether
-the weights are those of one worker, bit for bit. What `everstep.engine.group.LARGEST_WORLD` was shown with.
+the weights are those of one worker, bit for bit. The test behind `everstep.engine.group.LARGEST_WORLD`.
 
 python benchmarks/world.py [--workers 64] [--steps 20]
 last line JSON: {"workers": 64, "first_step_s": …, "step_s": …, "kill_s": …, "join_s": …, "are_bits_equal": …}.
 `first_step_s`: from the last worker's start to the first step of all. `kill_s`: from the kill to the next step.
-`join_s`: from the moment when a newcomer is ready to its first step."""
+`join_s`: from the moment a newcomer is ready to its first step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from everstep.wire import Policy
 
 JOB = Path(__file__).parent / "scripts" / "world_job.py"
 PATIENCE_S = 500.0
-CALM = Policy(lease_s=120.0, arrive_s=300.0, stall_s=300.0)  # all share a few cores: none is lost for being slow
+CALM = Policy(
+    lease_s=120.0, arrive_s=300.0, stall_s=300.0
+)  # all share a few cores, and none is to be lost for being slow
 
 
 def measure(workers: int, steps: int, folder: Path) -> dict[str, object]:

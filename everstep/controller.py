@@ -162,8 +162,8 @@ class AllReduceController:
             self._engine.regrouping.leave("it left its scope")
 
     def _stay_outside(self) -> None:
-        """Make a newcomer's first call a rehearsal. A script that chooses its own batches may need the shared state for
-        that, so it joins first."""
+        """Make a newcomer's first call a rehearsal. A script that chooses its own batches may need the shared state to
+        choose them, so it joins first."""
         if self._service is None:
             self._engine.regrouping.be_ready()
         else:

@@ -136,8 +136,8 @@ BACKEND = _variable(
 LEVELS = _variable(
     "LEVELS",
     "`1`",
-    "`0`: no [levels](scale.md#sums-in-levels); each worker sends its sums to all workers on other nodes. If one "
-    "worker has them off, all have (for comparisons)",
+    "`0`: no [levels](scale.md#sums-in-levels); each worker sends its sums to all workers on other nodes. If "
+    "levels are off for one worker, they are off for all (for comparisons)",
 )
 SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have already run")
 

@@ -66,7 +66,7 @@ declare("generation.closed", WORKER, "generation reason", "the worker's generati
 declare("newcomers.known", WORKER, "generation", "workers are waiting to join", number=int)
 declare("worker.warmed", WORKER, "seconds", "a newcomer has rehearsed its loop body, and is ready to join")
 declare("backend.chosen", WORKER, "generation reason", "how gradients travel in this generation", backend=str)
-declare("link.formed", WORKER, "generation seconds", "the worker's device is connected with the others", backend=str)
+declare("link.formed", WORKER, "generation seconds", "the worker's device is connected to the others", backend=str)
 declare("link.ended", WORKER, "generation seconds", "the old connection has ended, in the background")
 declare("regroup.settled", WORKER, "generation size rank step seconds reason", "it trains in the new generation")
 declare("transfer.started", WORKER, "bytes", "the worker sends its state to this rank, which may pass it on", to=int)
@@ -74,9 +74,15 @@ declare("transfer.sent", WORKER, "", "all receivers have the state", to=int)
 declare("transfer.receiving", WORKER, "", "the worker is receiving a state", sender=str)
 declare("transfer.received", WORKER, "", "the worker has received and verified the state", sender=str)
 declare("step.committed", WORKER, "step generation size", "a step was applied")
-declare("plan.dealt", WORKER, "step generation reason", "rank 0: micro-batches of each rank from now on", shares=list)
+declare(
+    "plan.dealt",
+    WORKER,
+    "step generation reason",
+    "rank 0 reports how many micro-batches each rank gets from now on",
+    shares=list,
+)
 declare("worker.slow", WORKER, "worker generation step reason", "rank 0 names a slow worker", factor=float)
-declare("worker.recovered", WORKER, "worker generation step reason", "it is no longer slow", factor=float)
+declare("worker.recovered", WORKER, "worker generation step reason", "the worker is no longer slow", factor=float)
 declare("training.progress", WORKER, "step epoch num_epochs num_steps", "rank 0's progress", loss=float | None)
 declare("samples.used", WORKER, "step", "samples of a committed step, as [start, count]", parts=list)
 declare("records.left_out", WORKER, "dataset epoch positions", "end of an epoch, less than a batch", records=int)

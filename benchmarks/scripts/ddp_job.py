@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--device", choices=[*BACKENDS], default="cpu")
     parser.add_argument(
-        "--timeout-s", type=float, help="of a collective; by default 60 s with gloo, torch's own with NCCL"
+        "--timeout-s", type=float, help="time limit of a collective; by default 60 s with gloo, torch's own with NCCL"
     )
     args = parser.parse_args()
     emit("script.began")

@@ -3,8 +3,8 @@
 A third of the time is forward, two thirds backward, each slept in one piece: many short sleeps would each wait for a
 busy core when they end. Gradients come layer by layer when the backward sleep is over; they depend on the inputs and
 cost the host one pass of writing, as a copy from the device would. So what is measured on few cores is the training
-system's own work, not the model's. The model may be on a GPU: the host still sleeps, as if each worker had a GPU of its
-own, and the gradients are on the GPU."""
+system's own work, not the model's. The model may be on a GPU: the host still sleeps, as if each worker had its own
+GPU, and the gradients are on the GPU."""
 
 from __future__ import annotations
 

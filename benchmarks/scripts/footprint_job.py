@@ -1,5 +1,5 @@
-"""The job of benchmarks/footprint.py: trains a tiny model, and reports the most that this process has held, once a
-world of --workers has taken some steps together."""
+"""The job of benchmarks/footprint.py: trains a tiny model and, once a world of --workers has taken some steps
+together, reports the most that this process has held."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS, LOOK_S = 20, 0.002
 
 
 class Footprint:
-    """The most so far, by resource. Memory: what would be free again without this process, because the workers of a
+    """The most held so far, by resource. Memory: what would become free without this process, because the workers of a
     node share the rest."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Footprint:
 
     def _look(self) -> None:
         while True:
-            threads = len(os.listdir("/proc/self/task")) - 1  # without this one
+            threads = len(os.listdir("/proc/self/task")) - 1  # without this thread
             self._note(files=len(os.listdir("/proc/self/fd")), threads=threads)
             time.sleep(LOOK_S)
 

@@ -1,7 +1,7 @@
 """The device of a benchmark's worker: the CPU, a GPU of its own, or one that it shares with other workers.
 
-NCCL refuses two ranks on one GPU unless they seem to be on different hosts. So workers that share a GPU each get a host
-id of their own and talk over the loopback interface. Their figures do not tell how fast NVLink or InfiniBand is."""
+NCCL refuses two ranks on one GPU unless they seem to be on different hosts. So workers that share a GPU each get their
+own host ID and talk over the loopback interface. Their figures do not show how fast NVLink or InfiniBand is."""
 
 from __future__ import annotations
 

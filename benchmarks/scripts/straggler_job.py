@@ -1,4 +1,4 @@
-"""The job of benchmarks/stragglers.py, by one of three doors: micro-batches that sleep, on one worker longer than on
+"""The job of benchmarks/stragglers.py, through one of three doors: micro-batches sleep, on one worker longer than on
 the others. With --equal, shares stay equal.
 
     straggler_job.py native|controller|trainer --steps 40 --micro-batches 28 --micro-batch-s 0.05 --slow w3:2"""

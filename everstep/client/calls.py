@@ -36,8 +36,8 @@ else:
         del sys.modules["httpx._main"]
 
 CONNECT_S = 5.0
-ANSWER_S = 15.0  # far more than the coordinator needs, besides the time that a call says it may be held
-# A held call sends nothing: the kernel asks instead whether the other side is there, and breaks the call if it is not.
+ANSWER_S = 15.0  # far more than the coordinator needs, in addition to the time for which a call may be held
+# A held call sends nothing. Instead, the kernel probes whether the other side is there, and breaks the call if not.
 SILENT_S, ASK_S, NUM_ASKED = 5, 2, 3
 
 _KEEP_ALIVE = [
@@ -86,7 +86,7 @@ class Coordinator(Operations):
         self.close()
 
     def close(self) -> None:
-        """End all connections; calls under way, which may be held for long, and those made from now on fail with
+        """End all connections. Calls under way, which may be held for a long time, and later ones fail with
         CoordinatorUnreachable."""
         self._is_closed = True
         try:

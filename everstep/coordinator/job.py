@@ -45,8 +45,8 @@ from everstep.wire.limits import check_nodes, check_workers
 log = logging.getLogger(__name__)
 
 LONGEST_HOLD_S = 1.0
-LONGEST_ARRIVE_S = 10.0  # of a worker that is vouched for
-AT_LEAST = 0.75  # of the time for which a call is held: thousands that were answered together call again one by one
+LONGEST_ARRIVE_S = 10.0  # for a worker that is vouched for
+AT_LEAST = 0.75  # part of a hold, at random: so thousands of calls that were answered together do not return together
 STORE_PAUSE_S = 0.5
 BRIEF_S = 0.001
 LONGEST_REST_S = 0.05
@@ -129,7 +129,7 @@ class CoordinatedJob:
 
     async def report(self, agent: str, report: wire.AgentReport) -> bytes:
         for state in report.workers:
-            self.roster.worker(state.worker)  # refused if there is no such worker
+            self.roster.worker(state.worker)  # refuses an unknown worker
         if agent not in self.roster.nodes:
             check_nodes(len(self.roster.nodes) + 1, len(self.roster.workers) + report.num_workers)
         now = self._now()
@@ -261,7 +261,7 @@ class CoordinatedJob:
             self._change(changes.arrive(self.roster, name, message, now))
 
     async def _hold_watch(self, worker: Worker, message: wire.Watch) -> None:
-        """For long if its agent vouches for it, and it asks about the generation that it was placed in."""
+        """Hold it for long if an agent vouches for the worker, and it asks about the generation it was placed in."""
         policy, sign = self.roster.policy, self.signs.all[worker.worker]
         is_long = sign.is_vouched and sign.placed == message.generation
         hold_s = max(min(policy.heartbeat_s, policy.lease_s / 2), is_long * min(message.wait_s, LONGEST_WATCH_S))
@@ -389,7 +389,7 @@ class CoordinatedJob:
         _emit_all(before, roster)
 
     def _tell_agents(self, before: Roster, roster: Roster) -> None:
-        """Orders depend on the attempt, which is everyone's, and on an agent's own workers."""
+        """Orders depend on the attempt, which concerns all agents, and on an agent's own workers."""
         is_for_all = roster.attempt is not before.attempt or roster.is_regrouping != before.is_regrouping
         if is_for_all or roster.is_over:
             self._orders.ring()

@@ -1,8 +1,9 @@
-"""Each worker's last signs of life and progress, as it said them itself or as its agent did.
+"""Each worker's last signs of life and progress, from the worker itself or from its agent.
 
-An agent's report lists the workers that changed, and vouches for the rest: they run, and are as far as was said last.
-A worker that is vouched for need not repeat itself, so its watch is held until there is news. Once its agent has been
-silent for most of a lease, `on_silence` is called: its workers must speak for themselves before their leases end."""
+An agent's report lists the workers that changed, and vouches for the rest: they are running, with the progress last
+reported. A worker that is vouched for need not repeat itself, so its watch is held until there is news. Once an agent
+has been silent for most of a lease, `on_silence` is called: its workers must speak for themselves before their leases
+end."""
 
 from __future__ import annotations
 
@@ -14,38 +15,38 @@ from everstep.coordinator.clock import Now
 from everstep.coordinator.roster.facts import Sign
 from everstep.wire import OUTSIDE, AgentReport, Policy, Progress, Watch, WorkerState
 
-VOUCHED = 2 / 3  # of a lease: an agent that did not report for this long vouches for no worker
+VOUCHED = 2 / 3  # of a lease: an agent that has not reported for this long vouches for no worker
 REPORTS_PER_S = 500  # of all agents of a job together, unless their leases need more
 LONGEST_REPORT_S = 10.0
 LONGEST_WATCH_S = 30.0  # half of what proxies usually allow a call to be silent
 
 
 def report_interval_s(num_nodes: int, policy: Policy) -> float:
-    """How long an agent's report is held: the more nodes, the longer, and three times per lease at least."""
+    """How long an agent's report is held: longer with more nodes, but short enough for three reports per lease."""
     wanted_s = max(policy.heartbeat_s, num_nodes / REPORTS_PER_S)
     return min(wanted_s, policy.lease_s / 3, LONGEST_REPORT_S)
 
 
 @dataclass(kw_only=True, slots=True)
 class _Voucher:
-    """What one agent said of its workers."""
+    """What one agent said about its workers."""
 
     incarnation: str = ""
     number: int = 0  # of its last report
     heard_at: float = 0.0
-    running: Mapping[str, tuple[WorkerState, float]] = field(default_factory=dict)  # and when each was said
+    running: Mapping[str, tuple[WorkerState, float]] = field(default_factory=dict)  # and when it was reported
     timer: asyncio.TimerHandle | None = None
 
 
 class WorkerSigns:
     def __init__(self, signs: dict[str, Sign], lease_s: float, now: Now, on_silence: Callable[[str], None]) -> None:
         self.all = signs
-        self.num_steps = 0  # that were heard of
+        self.num_steps = 0  # reported so far
         self._vouched_s, self._now, self._on_silence = VOUCHED * lease_s, now, on_silence
         self._vouchers: dict[str, _Voucher] = {}
 
     def begin(self, name: str, now: float) -> None:
-        """A process that announced itself."""
+        """Called when a process has announced itself."""
         self.all[name] = Sign(alive_at=now, told_at=now)
 
     def prove_alive(self, name: str, now: float) -> None:
@@ -62,12 +63,12 @@ class WorkerSigns:
         """`generation`: the latest."""
         sign = self.all.setdefault(name, Sign(alive_at=now, told_at=now))
         sign.alive_at, sign.generation, sign.placed = now, message.generation, max(sign.placed, message.generation)
-        if not sign.is_vouched:  # else its agent says it: two who speak of the same could overtake each other
+        if not sign.is_vouched:  # otherwise its agent reports it: messages from two senders could overtake each other
             self._tell(sign, message, now, generation, now)
 
     def place(self, name: str, agent: str, generation: int) -> None:
-        """It was informed of its place in this generation. Its watcher may not know that yet, and asks again soon: it
-        may have seen the end of this generation while it asked about an earlier one."""
+        """The worker was informed of its place in this generation. Its watcher may not know that yet, so make it ask
+        again: it may have seen the end of this generation while it asked about an earlier one."""
         sign = self.all[name]
         if sign.placed != generation:
             sign.placed = generation
@@ -75,7 +76,7 @@ class WorkerSigns:
                 self._on_silence(agent)
 
     def hear_agent(self, agent: str, report: AgentReport, generation: int, now: float) -> bool:
-        """False: it builds on an earlier report that is not known here, so it must list all workers again."""
+        """False: the report builds on one that is not known here, so the agent must list all workers again."""
         voucher = self._vouchers.get(agent) or self._begin(agent)
         is_known = (voucher.incarnation, voucher.number) == (report.incarnation, report.after)
         before = voucher.running
@@ -99,7 +100,7 @@ class WorkerSigns:
         return is_known or report.after == 0
 
     def forget(self, agent: str) -> None:
-        """It vouches for no worker any more."""
+        """Called when an agent no longer vouches for any worker."""
         if voucher := self._vouchers.pop(agent, None):
             assert voucher.timer is not None
             voucher.timer.cancel()

@@ -11,7 +11,7 @@ class Bell:
         self._waiting: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
 
     async def wait(self, timeout_s: float, group: str = "") -> None:
-        """Return when it rings for all or for this group, or when the time is over."""
+        """Return when the bell rings for all or for this group, or when the time is up."""
         if timeout_s <= 0:
             return
         loop = asyncio.get_running_loop()
@@ -26,7 +26,7 @@ class Bell:
             waiting.discard(rung)
 
     def ring(self) -> None:
-        """All in one go. In turns, those woken first would call again and keep the others waiting."""
+        """Wake all in one go. In turns, those woken first would call again and keep the others waiting."""
         waiting, self._waiting = self._waiting, defaultdict(set)
         for group in waiting.values():
             for rung in group:

@@ -88,7 +88,7 @@ class RecordIndexService:
         self._saved: wire.ShardCheckpoint | None = None  # to be restored at the first use
         self._first_generation = 0  # in which this worker took steps; 0: it takes none with others
         self._is_newcomer = self._in_steps = self._delivers_tail = self._is_closed = False
-        self._is_outside = False  # it does not take steps yet, so it leases nothing
+        self._is_outside = False  # True: this worker takes no steps yet, so it leases nothing
         self._iterator: tuple[int, RecordIterator] | None = None  # and the process that it serves
         atexit.register(self.close)
 

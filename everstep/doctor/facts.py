@@ -79,7 +79,7 @@ class Facts:
     disk_bytes: int | None  # free
     max_files: int
     max_files_hard: int
-    threads_left: int | None = None  # further ones that may be started; None: no limit
+    threads_left: int | None = None  # how many more may be started; None: no limit
     memory_bytes: int | None = None  # free; None: unknown
     port: Port | None = None  # if an endpoint was named
     clock_s: float | None = None  # how far the coordinator's clock is ahead of this machine's

@@ -33,7 +33,7 @@ from everstep.waiting import wait_until
 
 PURPOSE = "gpus"
 SMALL_BYTES, LARGE_BYTES = 1 << 20, 64 << 20
-PIECE_S = 0.2  # the large piece should take at most this long
+PIECE_S = 0.2  # a large piece should take at most this long
 NUM_LARGE = 4
 
 
@@ -92,7 +92,7 @@ def _formed(world: World, device: torch.device, address: str) -> Iterator[Commun
 
 def _gb_per_s(communicator: Communicator, world: World, store: dist.Store, device: torch.device) -> float:
     """The first GPU chooses the size of the large pieces, by how fast the small ones were."""
-    small_s = [_exchange_s(communicator, world, SMALL_BYTES, device) for _ in range(3)]  # the first connects
+    small_s = [_exchange_s(communicator, world, SMALL_BYTES, device) for _ in range(3)]  # the first one connects
     key = f"{PURPOSE}/bytes/{world.generation}"
     if world.rank == 0:
         num_bytes = int(SMALL_BYTES / min(small_s[1:]) * PIECE_S)

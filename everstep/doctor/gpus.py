@@ -1,4 +1,4 @@
-"""Which GPUs measure NCCL between them, and which pair or GPU is slow. Pure: reports in, findings out."""
+"""Which pairs of GPUs measure NCCL, and which pair or GPU is slow. Pure: reports in, findings out."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _nodes(pairs: Sequence[tuple[Gpu, Gpu]]) -> set[int]:
 
 
 def judge_gpu_links(rank: int, links: Sequence[GpuLink], *, num_gpus: int) -> list[Finding]:
-    """Judge one node by comparing it with the links of all. `num_gpus`: of all nodes together."""
+    """Judge one node by comparing its links with those of all nodes. `num_gpus`: of all nodes together."""
     own = [link for link in links if rank in (link.one.rank, link.other.rank)]
     if num_gpus == 0:
         return [ok("nccl", "not measured: there is no GPU")]
@@ -140,7 +140,7 @@ def _is_slow(link: GpuLink, links: Sequence[GpuLink]) -> bool:
 
 
 def _slow_gpus(links: Sequence[GpuLink], bad: Sequence[GpuLink]) -> list[Gpu]:
-    """GPUs with two or more links, all of them bad, whose partners all have good ones."""
+    """GPUs with two or more links, all of them bad, whose partners all have good links to other GPUs."""
     found = []
     for gpu in dict.fromkeys(gpu for link in bad for gpu in (link.one, link.other)):
         own = [link for link in links if link.has(gpu)]

@@ -18,7 +18,7 @@ SKEW_S, BAD_SKEW_S = 1.0, 60.0
 
 
 def judge_here(facts: Facts, *, num_nodes: int = 1) -> list[Finding]:
-    """`num_nodes`: of the job to come, each with a worker for each GPU, or with one."""
+    """`num_nodes`: of the job to come. Each has one worker per GPU, or a single worker without GPUs."""
     num_here = max(1, facts.num_gpus)
     findings = [
         ok("python", facts.python),
@@ -100,8 +100,8 @@ def _files(facts: Facts, num_here: int, world_size: int) -> Finding:
         return ok("open files", text)
     can_raise = facts.max_files_hard < 0 or facts.max_files_hard >= GOOD_FILES
     wanted = GOOD_FILES if can_raise else facts.max_files_hard
-    more = "" if can_raise else "; more than that, an administrator sets in /etc/security/limits.conf"
-    return warning("open files", text, f"{reason}: ulimit -n {wanted} before the start{more}")
+    more = "" if can_raise else "; for more, an administrator must change /etc/security/limits.conf"
+    return warning("open files", text, f"{reason}: run ulimit -n {wanted} before the start{more}")
 
 
 def _threads(facts: Facts, num_here: int, world_size: int) -> Finding:
@@ -120,7 +120,7 @@ def _memory(facts: Facts, num_here: int, world_size: int) -> Finding:
     if facts.memory_bytes is None:
         return ok("memory", "unknown")
     need = MEMORY_BYTES.at(world_size)
-    text = f"{_size(facts.memory_bytes)} free; a worker needs {_size(need)} beside its model and data"
+    text = f"{_size(facts.memory_bytes)} free; a worker needs {_size(need)} besides its model and data"
     if need * num_here <= SHARE * facts.memory_bytes:
         return ok("memory", text)
     hint = f"{num_here} workers need {_size(need * num_here)}: start fewer, or end other processes"

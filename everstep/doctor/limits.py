@@ -1,4 +1,4 @@
-"""What is left of this machine's limits for further processes: of the user, and of the control groups that this process
+"""What this machine's limits leave for more processes: limits of the user, and of the control groups that this process
 is in. None: there is no limit, or it cannot be read."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def threads_left() -> int | None:
-    """Further processes and threads. The kernel does not apply the user's limit to root."""
+    """How many more processes and threads may be started. The kernel does not apply the user's limit to root."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     is_limited = limit != resource.RLIM_INFINITY and os.geteuid() != 0
     user = [limit - _num_threads(os.getuid())] if is_limited else []
@@ -38,8 +38,8 @@ def _left_in_groups(controller: str, limit: str, used: str) -> Iterator[int]:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The control group of this process and all above it: each limits it. In a container, only the root may be
-    visible."""
+    """The control group of this process and all above it, because each of them sets limits. In a container, only the
+    root may be visible."""
     for line in _text(PROC / "self" / "cgroup").splitlines():
         _, names, path = line.split(":", 2)
         if names and controller not in names.split(","):

@@ -45,8 +45,8 @@ CPU_SIZE, GPU_SIZE = 512, 4096  # of the matrices
 NUM_PINGS, PINGS_S = 200, 0.5
 SMALLEST_BYTES, LARGEST_BYTES, NUM_LARGEST = 256 << 10, 16 << 20, 3
 MIN_TRIES = 5  # of a device: one alone may have been held up
-NUM_STAND_INS, STAND_IN = 2, "stand-in"  # processes in place of GPUs, with this EVERSTEP_BACKEND: for tests
-GPU_ROUND_S = 5.0  # usually well under a second
+NUM_STAND_INS, STAND_IN = 2, "stand-in"  # with this EVERSTEP_BACKEND, processes take the place of GPUs: for tests
+GPU_ROUND_S = 5.0  # a round usually takes well under a second
 SLOW_S = 0.3  # after two pieces in a row that took this long, stop
 
 
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def meet(store: dist.Store, where: str, size: int, unless: str = "") -> None:
-    """Wait until all have come. `unless`: a key that is set if some will never come."""
+    """Wait until all have arrived. `unless`: a key that is set if some will never arrive."""
     store.add(where, 1)
 
     def are_here() -> bool:
@@ -85,7 +85,7 @@ def meet(store: dist.Store, where: str, size: int, unless: str = "") -> None:
         return store.add(where, 0) >= size
 
     if not wait_until(are_here, STORE_S, "the others", pause_s=0.01):
-        raise dist.DistError(f"not all {size} came within {STORE_S:.0f} s")
+        raise dist.DistError(f"not all {size} processes arrived within {STORE_S:.0f} s")
 
 
 # --- alone ----------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class _Link:
 
 
 def _measure_gpus(store: dist.TCPStore, report: NodeReport, num_nodes: int) -> NodeReport:
-    """Start a process for each GPU of this node; those of all nodes measure together (gpu_worker.py)."""
+    """Start a process for each GPU of this node; the processes of all nodes measure together (gpu_worker.py)."""
     store.set(f"gpus/of/{report.rank}", json.dumps([report.node, report.num_gpus]))
     said = [json.loads(store.get(f"gpus/of/{rank}")) for rank in range(num_nodes)]
     gpus = gpus_of([node for node, _ in said], [count for _, count in said])
@@ -282,7 +282,7 @@ def _measure_gpus(store: dist.TCPStore, report: NodeReport, num_nodes: int) -> N
         for index, child, log in zip(own, children, logs, strict=True):
             ended = child.wait(max(0.0, deadline - time.monotonic()))
             if ended is None or not ended.is_good:
-                what = f"{gpus[index]}: {', '.join([str(ended or 'it did not end in time'), *lines_of(log)[-1:]])}"
+                what = f"{gpus[index]}: {', '.join([str(ended or 'did not end in time'), *lines_of(log)[-1:]])}"
                 if ended is None or ended.code != PEER_LOST:
                     store.set(BROKEN, what)
                     problem = what

@@ -1,7 +1,7 @@
 """What a worker needs, as a function of the number of workers in its world. Pure.
 
-Lines above what benchmarks/footprint.py measured in worlds of 2, 4, 8 and 16 workers, rounded up. It also tells how to
-fit them again: change the three lines here, and nothing else. A test compares them with a real world. While a world
+Straight lines above what benchmarks/footprint.py measured in worlds of 2, 4, 8 and 16 workers, rounded up. To fit them
+again, follow its docstring and change only the three lines here. A test compares them with a real world. While a world
 regroups, the connections of two groups are open; that is included. Not included: the model, its data, the processes of
 its loaders, and the threads of torch and its libraries."""
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-SHARE = 0.8  # of a limit; beyond that, a warning
+SHARE = 0.8  # of a limit; workers that need more get a warning
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """Of one worker."""
+    """What one worker needs of a resource."""
 
     fixed: int
     per_worker: int  # of the world
@@ -24,7 +24,7 @@ class Need:
         return self.fixed + self.per_worker * world_size
 
     def largest_world(self, limit: float) -> float:
-        """That a worker can be part of without a warning; 0: none."""
+        """The largest world that a worker can be part of without a warning; 0: none."""
         left = SHARE * limit - self.fixed
         if not self.per_worker:
             return math.inf if left >= 0 else 0

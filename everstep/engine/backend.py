@@ -33,7 +33,7 @@ class BackendFacts:
     device: str  # the type of device that holds its parameters
     gpu: str = ""  # its UUID
     host: str = ""  # as NCCL tells hosts apart
-    nccl: str = ""  # its version; "": torch is built without NCCL
+    nccl: str = ""  # the version; "": torch is built without NCCL
     refusal: str = ""  # why NCCL must not be used: where it was tried, and how it failed
     is_tried: bool = False  # a trial sum over NCCL was correct
 
@@ -42,11 +42,11 @@ class BackendFacts:
 class BackendChoice:
     backend: Backend
     reason: str
-    must_try: bool = False  # some members have not used it before
+    must_try: bool = False  # some members have not used this backend before
 
 
 def check_wish(wish: str, name: str = "backend") -> str:
-    """Refuse an unknown backend. `name`: the argument or variable that it comes from."""
+    """Refuse an unknown backend. `name`: the argument or variable that holds it."""
     if wish not in WISHES:
         raise UsageError(
             f"{name}={wish!r} is unknown", hint='use "auto", "gloo", or "nccl"', code="sum-backend-unknown"

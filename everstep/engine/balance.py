@@ -1,7 +1,7 @@
-"""Deal micro-batches by speed, and name slow workers: measure, tell the others, decide with each commit.
+"""Deal micro-batches by speed, and name slow workers: measure, tell the others, decide at each commit.
 
-Each generation begins with equal shares, because a newcomer has not heard what the others have. What this worker has
-measured of itself stays, so the first steps of a generation are enough to deal again."""
+Each generation begins with equal shares, because a newcomer does not know the speeds that the others know. A worker
+keeps its own measurements, so the first steps of a generation are enough to deal again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from everstep.events import emit
 
 log = logging.getLogger("everstep")
 
-SURE_AFTER = 5  # steps in a row, before a worker is called slow, or no longer so
+SURE_AFTER = 5  # consecutive steps before a worker is called slow, or no longer slow
 
 
 class Balance:
@@ -35,7 +35,7 @@ class Balance:
         self.pace.forget_step()
         self.shares, self.num_deals = equal_shares(num_micro_batches, len(workers)), 0
         self._workers, self._can_deal, self._is_exact = workers, can_deal, is_exact
-        self._num_steps = WINDOW  # speeds that were measured before may be used at once
+        self._num_steps = WINDOW  # speeds from earlier generations may be used at once
 
     def committed(self, decision: PulseDecision, world: World, step: int) -> None:
         self.pace.committed()
@@ -63,14 +63,14 @@ class Balance:
 
 
 class Stragglers:
-    """Who is slow: once it has been for several steps, until it no longer is for as many."""
+    """Which workers are slow. A worker becomes slow, or recovers, only after several consecutive steps."""
 
     def __init__(self) -> None:
         self._slow: set[str] = set()
-        self._num_steps: dict[str, int] = {}  # in a row that contradict it
+        self._num_steps: dict[str, int] = {}  # consecutive steps that contradict `_slow`
 
     def hear(self, micro_batch_s: dict[str, float]) -> list[tuple[str, float]]:
-        """Whose state has changed with this step, and its factor now."""
+        """The workers that have become slow or recovered with this step, each with its present factor."""
         changed = []
         self._slow &= micro_batch_s.keys()
         self._num_steps = {worker: self._num_steps.get(worker, 0) for worker in micro_batch_s}

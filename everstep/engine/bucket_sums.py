@@ -29,7 +29,7 @@ class SumTask:
     layout: BucketLayout
     num_leaves: int  # of the tree
     nodes: Sequence[Sequence[TreeNode]]  # by rank: the partial sums that it contributes
-    sums: dict[TreeNode, Flats]  # this rank's
+    sums: dict[TreeNode, Flats]  # the partial sums of this rank
     header: Header
     num_parameters: int
     buffers: ModuleBuffers  # the owner of the first leaf with weight sends what it has kept
@@ -43,8 +43,8 @@ def add_in_order(
     out: Tensor,
     take: Callable[[int, torch.dtype], Tensor],
 ) -> None:
-    """Add all partial sums of a slice into `out`, in the order of the tree. Only `out` and scratch memory is written:
-    the parts in `scratch`, and more from `take`. Afterward, `scratch` holds what is free again."""
+    """Add all partial sums of a slice into `out`, in the order of the tree. Write only to `out` and to scratch memory:
+    the parts in `scratch`, and more from `take`. Afterward, the memory in `scratch` is free again."""
     add_parts(parts, scratch, steps[:-1], take)
     if steps:
         torch.add(parts[steps[-1].left], parts[steps[-1].right], out=out)
@@ -59,7 +59,7 @@ def add_parts(
     steps: Sequence[Addition],
     take: Callable[[int, torch.dtype], Tensor],
 ) -> None:
-    """Make these additions; the sums are parts, too, and in `scratch`."""
+    """Make these additions. Each sum becomes a part, in scratch memory."""
     for left, right, name in steps:
         into = scratch.pop(left, None)
         if into is None:
@@ -96,13 +96,13 @@ class BucketSums(Protocol):
     drain_s: float  # time for operations to end after an abort; 0: they cannot harm the next attempt
 
     def depart(self, bucket: int) -> None:
-        """This bucket's partial sums are complete, or queued on the current stream."""
+        """Called when this bucket's partial sums are complete, or queued on the current stream."""
 
     def complete(self) -> None:
-        """So is everything else, including the model's buffers."""
+        """Called when everything else is too, including the model's buffers."""
 
     def run(self, talk: Conversation) -> None:
-        """Sum all buckets as they become ready, or queue the work for it."""
+        """Sum all buckets as they become ready, or queue that work."""
 
     def share(self, owner: int) -> Tensor:
         """Send the owner's model buffers to all. Returns where they will be once the attempt has succeeded."""
@@ -114,4 +114,4 @@ class BucketSums(Protocol):
         """After the pulse is sent: wait until the means are where the model is."""
 
     def end(self) -> None:
-        """The attempt is over, successful or not, and the communication thread has left it."""
+        """Called when the attempt is over, successful or not, and the communication thread has left it."""

@@ -26,7 +26,7 @@ from everstep.errors import PeerLost
 log = logging.getLogger("everstep")
 
 FORM_S = 30.0  # give up if NCCL has not connected all ranks by then
-GROUPED_S = 0.2  # queueing grouped operations takes less, unless NCCL is stuck in it
+GROUPED_S = 0.2  # queueing grouped operations takes less time, unless NCCL is stuck
 
 # Without these, torch ends the process when a peer is lost, or an abort takes a minute. Torch reads some of them when
 # it creates a group, and others only when it needs them.
@@ -41,7 +41,7 @@ _TORCH_SETTINGS = {
     "TORCH_NCCL_NONBLOCKING_TIMEOUT": str(int(FORM_S)),
 }
 
-Pieces = Sequence[tuple[Tensor, int]]  # each with the rank that it goes to or comes from
+Pieces = Sequence[tuple[Tensor, int]]  # each with the rank that it is sent to or received from
 
 
 class QueuedWork(Protocol):
@@ -65,7 +65,7 @@ class Nccl:
         from torch._C._distributed_c10d import ProcessGroupNCCL
 
         self._device = device
-        self._grouping = threading.Lock()  # while operations are grouped: an abort would take them apart
+        self._grouping = threading.Lock()  # held while operations are grouped: an abort would tear the group apart
         env.update(_TORCH_SETTINGS)
         options = ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=WAIT_S)
@@ -108,15 +108,15 @@ class Nccl:
 
 
 def start_nccl(device: torch.device) -> None:
-    """Let NCCL do its one-time setup of the process, about half a second, before peers wait for it. Without NCCL, do
-    nothing."""
+    """Let NCCL do its one-time setup of the process, about half a second, before peers wait for this worker. Without
+    NCCL, do nothing."""
     if device.type != "cuda" or not dist.is_nccl_available():
         return
     try:
         nccl = Nccl(World(generation=0, rank=0, size=1), "alone", device, GroupForming())
         nccl.all_reduce(torch.zeros(1, device=device)).wait()
         nccl.end()
-    except RuntimeError as error:  # the trial with the others decides what follows from it
+    except RuntimeError as error:  # the trial with the other workers decides what follows from this
         log.warning("NCCL does not start: %s", gloo_words(error))
 
 

@@ -1,7 +1,7 @@
 """How many micro-batches of a step each worker gets, by measured speed, and which worker is slow. Pure.
 
-All workers hear the same numbers with each step, so all decide the same. Shares change only if that pays by a clear
-margin: after a change, loaders read other samples, and in exact mode runs that are cut off the tree's joints are more
+All workers learn the same numbers with each step, so all make the same decision. Shares change only for a clear gain:
+after a change, loaders must read other samples, and in exact mode, runs that do not end where subtrees end have more
 sums to send."""
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from math import fsum
 from statistics import fmean, median
 
 LEAST_GAIN = 0.1  # of a step
-LEAST_GAIN_S = 0.002  # times below that are noise
+LEAST_GAIN_S = 0.002  # shorter times are noise
 SLOW, RECOVERED = 1.5, 1.25  # times the median of the others
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deal:
     shares: tuple[int, ...]  # by rank
-    step_s: float  # as expected; without the change …
-    step_s_before: float  # … as expected too
+    step_s: float  # expected with these shares …
+    step_s_before: float  # … and expected without the change
 
 
 def equal_shares(num_micro_batches: int, size: int) -> tuple[int, ...]:
@@ -34,8 +34,8 @@ def equal_shares(num_micro_batches: int, size: int) -> tuple[int, ...]:
 def decide_deal(
     shares: tuple[int, ...], micro_batch_s: Sequence[float], sum_s: float, *, is_exact: bool
 ) -> Deal | None:
-    """None: the shares stay. `micro_batch_s`: by rank, 0: not known, as of a newcomer, which counts as the median.
-    `sum_s`: what a step takes beyond the slowest worker's micro-batches."""
+    """None: the shares stay. `micro_batch_s`: by rank; 0: not known, such as a newcomer's, which counts as the median.
+    `sum_s`: the part of a step after the slowest worker's micro-batches."""
     known = [each for each in micro_batch_s if each > 0]
     if not known:
         return None
@@ -60,7 +60,7 @@ def _longest_s(shares: Sequence[int], paces: Sequence[float]) -> float:
 
 
 def _num_sums(shares: Sequence[int], is_exact: bool) -> int:
-    """That all workers together bring to the sum over all."""
+    """The number of partial sums that all workers together contribute."""
     if not is_exact:
         return len(shares)
     cuts = [0, *accumulate(shares)]
@@ -68,7 +68,7 @@ def _num_sums(shares: Sequence[int], is_exact: bool) -> int:
 
 
 def num_nodes(start: int, stop: int, num_leaves: int) -> int:
-    """len(cover(range(start, stop), num_leaves)) in a few steps: with thousands of workers, that would take long."""
+    """len(cover(range(start, stop), num_leaves)), but in a few steps: with thousands of workers, `cover` is slow."""
     found, end = 0, num_leaves  # nodes of this level
     while start < stop and end > 1:
         is_last = stop == end  # a node without a sibling is its own parent
@@ -78,7 +78,7 @@ def num_nodes(start: int, stop: int, num_leaves: int) -> int:
 
 
 def _candidates(num_micro_batches: int, paces: Sequence[float]) -> Iterator[tuple[int, ...]]:
-    """Dealt one by one, and in whole subtrees of 2, 4, …: fewer sums to send."""
+    """Equal shares, then shares dealt one by one, and in whole subtrees of 2, 4, …, which have fewer sums to send."""
     yield equal_shares(num_micro_batches, len(paces))
     unit = 1
     while num_micro_batches % unit == 0 and num_micro_batches // unit >= len(paces):
@@ -87,7 +87,7 @@ def _candidates(num_micro_batches: int, paces: Sequence[float]) -> Iterator[tupl
 
 
 def shares_by_speed(number: int, paces: Sequence[float]) -> tuple[int, ...]:
-    """The last worker ends as early as possible. At least one each."""
+    """Shares with which the last worker ends as early as possible. Each gets at least one."""
     shares = [1] * len(paces)
     ends = [(2 * pace, rank) for rank, pace in enumerate(paces)]
     heapq.heapify(ends)
@@ -99,7 +99,7 @@ def shares_by_speed(number: int, paces: Sequence[float]) -> tuple[int, ...]:
 
 
 def slowness(micro_batch_s: Mapping[str, float]) -> dict[str, float]:
-    """By worker: how many times as long as the median of the others it takes. 0: not known, or not worth a word."""
+    """By worker: its time divided by the median of the others. 0: not known; 1: the difference is noise."""
     found, known = dict.fromkeys(micro_batch_s, 0.0), sorted(each for each in micro_batch_s.values() if each > 0)
     for worker, own_s in micro_batch_s.items():
         if own_s > 0 and len(known) > 1:
@@ -109,6 +109,6 @@ def slowness(micro_batch_s: Mapping[str, float]) -> dict[str, float]:
 
 
 def _median_of_others(ordered: Sequence[float], own: int) -> float:
-    """Without a copy for each worker: there may be thousands, in each step."""
+    """Makes no copy for each worker: there may be thousands of workers, in each step."""
     places = {(len(ordered) - 2) // 2, (len(ordered) - 1) // 2}  # of the others, in order
     return fmean(ordered[place + (place >= own)] for place in places)

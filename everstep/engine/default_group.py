@@ -56,7 +56,7 @@ class DefaultGroup(dist.ProcessGroup):
         self._link: DeviceLink | None = None
 
     def follow(self, group: Group) -> None:
-        self._attempt.give_up()  # a thread that waits there for the others holds the lock
+        self._attempt.give_up()  # a thread that is waiting for the others in this attempt holds the lock
         with self._lock:
             old, self._group, self._world, self._attempt = self._group, None, group.world, GroupForming()
             self._is_closed.clear()
@@ -96,7 +96,7 @@ class DefaultGroup(dist.ProcessGroup):
         )
 
     def wait_for(self, work: dist.Work, link: DeviceLink | None, timeout: timedelta) -> bool:
-        """`link`: what the work runs over; None: gloo."""
+        """`link`: carries the work; None: gloo does."""
         group = self._group
         with self._waiting():
             if link is not None:
@@ -186,7 +186,7 @@ class DefaultGroup(dist.ProcessGroup):
         return group
 
     def _meet(self, group: Group, purpose: str) -> None:
-        """Until all workers have come to their first collective: one may be late by hours, but forming has a
+        """Wait until all workers have reached their first collective: one may be hours late, but forming has a
         deadline."""
         world, attempt = group.world, self._attempt
         if world.size == 1:
@@ -196,7 +196,7 @@ class DefaultGroup(dist.ProcessGroup):
             store.set(str(world.rank), "")
             all_of_them = [str(rank) for rank in range(world.size)]
             wait_until(
-                lambda: attempt.is_given_up or store.check(all_of_them), WAIT_S, "the others to come to a collective",
+                lambda: attempt.is_given_up or store.check(all_of_them), WAIT_S, "the others to reach a collective",
                 pause_s=0.001, longest_pause_s=_LOOK_S,
             )  # fmt: skip
         if attempt.is_given_up:

@@ -23,7 +23,7 @@ from everstep.waiting import wait_until
 
 MOST_DYING = 2
 _LOOK_S = 0.0002
-DYING_S = 10.0  # a worker with more of them waits this long before it exits
+DYING_S = 10.0  # a worker with more dying communicators waits this long before it exits
 
 _dying: dict[tuple[int, str], str] = {}  # by generation and name: why it ended
 _dying_changed = threading.Condition()
@@ -38,8 +38,8 @@ class DeviceLink:
         """`is_exact`: the kind of sums to connect for; `name`: tells the links of one group apart."""
         self.device, self.backend, self.is_exact = device, backend, is_exact
         self.lane = borrow_lane(device)  # for small sums, before the first step
-        self.is_ended = False  # it no longer touches memory
-        self.error = ""  # why it failed, unless it had been aborted
+        self.is_ended = False  # True: it no longer touches memory
+        self.error = ""  # why it failed, unless it was aborted first
         self._group, self._name = group, name
         self._attempt = GroupForming()
         self._changed = threading.Condition()
@@ -108,7 +108,7 @@ class DeviceLink:
             self._changed.wait_for(lambda: self._is_connected or self._failure or self._is_aborted, timeout_s)
             failure = self._failure
             if isinstance(failure, EverstepError):
-                # Not the same one: the link would hold, through its traceback, the frames that hold the link.
+                # A new exception: through the traceback of this one, the link would hold the frames that hold the link.
                 raise type(failure)(failure.message, hint=failure.hint, code=failure.code)
             if failure is not None or not self._is_connected:
                 said = gloo_words(failure) if failure else f"not connected within {timeout_s} s"
@@ -149,7 +149,7 @@ class DeviceLink:
             self._changed.notify_all()
         self._attempt.give_up()
         with _dying_changed:
-            _dying_changed.notify_all()  # it may be waiting for others to end
+            _dying_changed.notify_all()  # this link may be waiting for others to end
         if communicator is not None:
             background.start("everstep-abort", lambda: self._end(communicator))
 

@@ -5,7 +5,7 @@ Exact: each run of buckets is cut into one slice per rank. Each rank sends each 
 owner; the owner adds in the order of the tree, divides once, and sends the result to all. Fast: one all-reduce per run.
 
 After a peer is lost, kernels of the attempt may run a while longer, on garbage. So each attempt writes to its own room,
-which no other attempt uses before the stream is idle. An attempt counts only if, on every worker, the stream has
+which no other attempt uses until the stream is idle. An attempt counts only if, on every worker, the stream has
 finished and the link had not been aborted by then. The pulses prove this."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DeviceRoom:
     def __init__(self, layout: BucketLayout, parameters: Sequence[nn.Parameter]) -> None:
         self.means = Flats(layout, parameters, is_private=True)  # users may write to their gradients
         self.lane = borrow_lane(layout.device, len(layout.buckets) + 1)
-        self.buffers: Tensor | None = None  # the model's, for all workers to take
+        self.buffers: Tensor | None = None  # the model's, the same for all workers
         self.user: DeviceSum | None = None
 
     @property
@@ -42,7 +42,7 @@ class DeviceRoom:
 
 class DeviceWay:
     """The rooms of all attempts: one, and one more for each attempt that is still dying. A room is as large as all
-    gradients: once nothing dies, one is kept."""
+    gradients, so only one is kept once no attempt is dying."""
 
     def __init__(self, layout: BucketLayout, parameters: Sequence[nn.Parameter]) -> None:
         self._layout, self._parameters = layout, parameters
@@ -58,11 +58,11 @@ class DeviceWay:
         return room.user
 
     def _another(self) -> DeviceRoom:
-        """Where the device has no memory for it: the first one that has died."""
+        """A new room. If the device has no memory for it, wait for the first room that becomes free."""
         try:
             return DeviceRoom(self._layout, self._parameters)
         except torch.OutOfMemoryError:
-            if not self._rooms or not wait_until(self._free, DYING_S, "a sum that was broken off", pause_s=0.01):
+            if not self._rooms or not wait_until(self._free, DYING_S, "an interrupted sum to end", pause_s=0.01):
                 raise
             return self._free()[0]
 
@@ -150,7 +150,7 @@ class DeviceSum:
     # --- exact ------------------------------------------------------------------------------------------
 
     def _sum_in_order(self) -> None:
-        """Run by run: once the last run is ready, only its own slices remain to be exchanged."""
+        """Go run by run, so that only the slices of the last run are left to exchange once it is ready."""
         for number, run in enumerate(self.task.layout.runs):
             self._await_run(run)
             self._add(number, *self._exchange(number))

@@ -34,7 +34,7 @@ class _OpenMicroBatch:
     counted: bytearray  # the same, in the backward that ends the micro-batch
     missing: list[int]  # by bucket: parameters without a gradient in this micro-batch
     is_bucket_done: list[bool] = field(default_factory=list)
-    streams: dict[int, torch.cuda.Stream] = field(default_factory=dict)  # on which its gradients were taken
+    streams: dict[int, torch.cuda.Stream] = field(default_factory=dict)  # those that its gradients were taken on
     is_callback_queued: bool = False
     is_nested: bool = False  # gradients came from a backward inside the backward, whose end is not the micro-batch's
     is_complete: bool = False
@@ -252,7 +252,7 @@ def _is_in_inner_backward() -> bool:
 
 
 def _gather_streams(streams: Mapping[int, torch.cuda.Stream]) -> None:
-    """A model may run on several: everything taken so far comes before what is queued on the current one next."""
+    """A model may run on several streams. Work queued on the current stream from now on follows what was taken."""
     if len(streams) > 1:
         current = torch.cuda.current_stream(next(iter(streams.values())).device)
         for stream in streams.values():
@@ -260,7 +260,7 @@ def _gather_streams(streams: Mapping[int, torch.cuda.Stream]) -> None:
 
 
 def _plain(gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    """Detached, and of this type. This runs for each parameter in each step, and usually nothing needs to be done."""
+    """Detached, and of this type. Runs for each parameter in each step, and usually has nothing to do."""
     if gradient.requires_grad:
         gradient = gradient.detach()
     return gradient if gradient.dtype == dtype else gradient.to(dtype)

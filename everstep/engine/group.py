@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from everstep.engine.device_link import DeviceLink
 
 FORM_S = 10.0  # a small group that is not formed by then is given up
-LARGEST_WORLD = 128  # that was shown to work
+LARGEST_WORLD = 128  # the largest that was shown to work
 KNOCK_S = 1.0  # torch retries for up to twice as long where no one listens, and cannot be interrupted meanwhile
 WAIT_S = 24 * 3600.0  # the coordinator decides which workers are alive, not gloo's timeout
 
@@ -51,13 +51,13 @@ T = TypeVar("T")
 
 _GLOO_KEY = "0/{}"  # where gloo keeps a rank's address
 _TRIES = 10
-_listening = threading.Lock()  # groups for the engine, the devices and the script may form at one time
+_listening = threading.Lock()  # groups for the engine, the devices and the script may form at the same time
 _PLACE = re.compile(r"\[\S+:\d+\] |NCCL error in: \S+:\d+, |, NCCL version [\d.]+")
 
 
 def form_s(size: int) -> float:
-    """For a group of this size: all connect to all, and a machine's cores share that work. On two busy cores, 16 took
-    1 s, 64 took 3 to 10 s, 128 took 19 to 31 s (benchmarks/forming.py)."""
+    """Time limit for a group of this size: all connect to all, and a machine's cores share that work. On two busy
+    cores, 16 took 1 s, 64 took 3 to 10 s, 128 took 19 to 31 s (benchmarks/forming.py)."""
     return FORM_S + size**2 / 250
 
 
@@ -113,17 +113,17 @@ class Group:
         purpose: str = "",
     ) -> None:
         self.world = world
-        self.address, self.purpose = address, purpose  # where peers reach this worker, and what it is for
+        self.address, self.purpose = address, purpose  # where peers reach this worker, and what the group is for
         self._link: DeviceLink | None = None  # between the devices; None: gradients go through the host
         self.neighbors = neighbors or {}  # by rank
         levels = Levels(nodes, world.rank)
-        self.levels = levels if levels.is_useful else None  # None: each talks to all
+        self.levels = levels if levels.is_useful else None  # None: each rank talks to all others
         self.gloo = gloo
         self.is_broken = False
-        self._has_peer_ended = False  # as far as `watch_peers` looks
+        self._has_peer_ended = False  # set only if `watch_peers` was called
         self._changed = threading.Condition()
         self._held = held
-        self._others: list[socket.socket] = []  # connections that end with it
+        self._others: list[socket.socket] = []  # other connections that end when the group breaks
         # A receive per peer that never gets a message, only the news that its connection is over.
         self._canaries: list[dist.Work] = []
 
@@ -166,7 +166,7 @@ class Group:
         options._devices = [device]
         options._threads = 1  # messages only: sent and received by gloo's event loop
         options._timeout = timedelta(seconds=timeout_s)
-        addresses = dist.HashStore()  # gloo would ask rank 0's store for those of all peers, one after the other
+        addresses = dist.HashStore()  # otherwise gloo asks rank 0's store for each peer's address in turn
         gloo = ProcessGroupGloo(addresses, world.rank, world.size, options)
         with Door(world) if has_neighbors else contextlib.nullcontext() as door:
             mine = addresses.get(_GLOO_KEY.format(world.rank)).hex()
@@ -191,8 +191,8 @@ class Group:
     def _connect_all(
         self, own: sockets.Endpoint, all_of_them: Sequence[sockets.Endpoint], attempt: GroupForming
     ) -> None:
-        """gloo connects two ranks when both have used the connection: the one with the higher endpoint to the other.
-        Those that this rank connects to come first, because it waits for none of them to be ready."""
+        """gloo connects two ranks once both have used the connection; the rank with the higher endpoint starts it. The
+        connections that this rank starts come first, because it need not wait for those peers."""
         world, endpoints = self.world, [sockets.in_order(each) for each in all_of_them]
         try:
             for peer in sorted(world.peers, key=lambda rank: (endpoints[rank] > endpoints[world.rank], rank)):
@@ -219,14 +219,15 @@ class Group:
             link.abort()
 
     def watch_peers(self) -> None:
-        """Where no coordinator tells of a death: with the first connection, the link between the devices ends, too.
-        A sum over NCCL would wait forever. Nothing else ends: a peer that is done may have left words to be read."""
+        """For worlds in which no coordinator reports deaths: when the first connection ends, abort the link between the
+        devices, because a sum over NCCL would wait forever. Nothing else ends: a peer that is done may have left
+        messages to be read."""
         connections = select.poll()
         for sock in self._held:
             connections.register(sock, select.POLLRDHUP)
 
         def watch() -> None:
-            connections.poll()  # `break_` ends it, too
+            connections.poll()  # `break_` ends this wait too
             with self._changed:
                 self._has_peer_ended, link = True, self._link
             if link is not None:
@@ -339,7 +340,7 @@ class Group:
 
     @contextlib.contextmanager
     def cutting(self, sock: socket.socket) -> Iterator[None]:
-        """If the group breaks meanwhile, this connection, or listener, ends, too."""
+        """If the group breaks meanwhile, this connection or listener ends too."""
         with self._changed:
             self._others.append(sock)
             is_over = self.is_broken
@@ -414,7 +415,7 @@ def gloo_words(error: Exception) -> str:
 
 
 def _listening_device(address: str) -> tuple[Any, sockets.Endpoint]:
-    """gloo's, and where it listens. Again if another thread, such as NCCL's, opens a listener in the same instant."""
+    """gloo's device, and where it listens. Retries if another thread, such as NCCL's, opens a listener meanwhile."""
     found: set[sockets.Endpoint] = set()
     for _ in range(_TRIES):
         with _listening:
@@ -423,4 +424,4 @@ def _listening_device(address: str) -> tuple[Any, sockets.Endpoint]:
             found = sockets.listeners() - before
         if len(found) == 1:
             return device, found.pop()
-    raise PeerLost(f"could not tell gloo's listener among {sorted(found)}", code="gloo-listener-unknown")
+    raise PeerLost(f"could not identify gloo's listener among {sorted(found)}", code="gloo-listener-unknown")

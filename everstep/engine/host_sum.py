@@ -2,7 +2,7 @@
 
 Each bucket is cut into one slice per rank. Each rank sends each slice of its partial sums to the slice's owner; the
 owner adds all partial sums in the order of the tree, divides once, and sends the result to all. The bytes on
-the wire are those of a ring all-reduce when each rank brings one partial sum; the additions are the same for every
+the wire are those of a ring all-reduce when each rank contributes one partial sum; the additions are the same for every
 number of ranks. A few buckets are in flight at a time. Every message has its own tag."""
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class PartialSum:
 
 
 class Scratch:
-    """Memory for what peers send and for partial sums, used again and again: fresh pages cost more than the copy.
+    """Memory for what peers send and for partial sums. It is reused, because fresh pages cost more than the copy.
 
-    Each piece has room for a whole bucket, but only pages that were used take up memory. So slices of other sizes,
-    after a regroup, find pages that exist."""
+    Each piece has room for a whole bucket, but only pages that were used take up memory. So after a regroup, slices
+    of other sizes find existing pages."""
 
     def __init__(self, layout: BucketLayout) -> None:
         self._capacity = max((bucket.numel * bucket.dtype.itemsize for bucket in layout.buckets), default=0)
@@ -172,7 +172,7 @@ class HostSum:
         return self._way.shelf.look(neighbor.pid, neighbor.recv(tag))
 
     def _add(self, bucket: int, parts: dict[TreeNode, PartialSum], total: float) -> None:
-        """The slice's sum in tree order, divided once. Writes only to scratch: all other memory belongs to someone."""
+        """Add this rank's slice in tree order, and divide once. Overwrites no parts outside of scratch memory."""
         rank, cuts = self._world.rank, self._cuts[bucket]
         out = self._outbox(bucket)[cuts[rank] : cuts[rank + 1]]
         scratch = {node: part.slice for node, part in parts.items() if part.is_scratch and part.slice is not None}
@@ -219,8 +219,8 @@ class HostSum:
         self._staging.land(self.means, bucket)
 
     def _check_results(self) -> None:
-        """If this worker was frozen before it had copied the results, neighbors may have continued without it since,
-        and written there again. But first they have ended the connection. In a fixed world they are done."""
+        """If this worker was frozen before it copied the results, neighbors may have continued without it and
+        overwritten them. But they end the connection first. In a fixed world, neighbors end it when they are done."""
         if self._world.is_fixed:
             return
         if time.monotonic() > self._certain_at + QUICK_S and any(each.has_ended() for each in self._neighbors.values()):

@@ -1,4 +1,4 @@
-"""The order of one attempt's work on a device: a stream of its own, beside backward's. On the CPU, there is nothing to
+"""The order of one attempt's work on a device: a separate stream next to backward's. On the CPU, there is nothing to
 order."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 
 class Lane:
-    """For the CPU, where these do nothing; `CudaLane` is for GPUs."""
+    """For the CPU, where these methods do nothing; `CudaLane` is for GPUs."""
 
     def __init__(self, device: torch.device, num_marks: int) -> None:
         self.device, self.num_marks = device, num_marks
@@ -78,6 +78,6 @@ def borrow_lane(device: torch.device, num_marks: int = 0) -> Lane:
 
 
 def give_back_lane(lane: Lane) -> None:
-    """Nothing is queued on it anymore."""
+    """Only when nothing is queued on it anymore."""
     with _idle_lock:
         _idle[lane.device, lane.num_marks].append(lane)

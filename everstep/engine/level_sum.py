@@ -24,7 +24,7 @@ from everstep.engine.tree import TreeNode, additions
 class BucketInFlight:
     number: int
     parts: dict[TreeNode, Tensor] = field(default_factory=dict)  # what this node's members hold, the whole bucket
-    arriving: dict[TreeNode, Tensor] = field(default_factory=dict)  # of our slice, from other nodes
+    arriving: dict[TreeNode, Tensor] = field(default_factory=dict)  # other nodes' sums of our slice
     works: list[dist.Work] = field(default_factory=list)
     scratch: list[Tensor] = field(default_factory=list)  # on its way to other nodes
 
@@ -37,7 +37,7 @@ class LevelSum(HostSum):
         by_node = [[part for rank in node for part in task.nodes[rank]] for node in levels.nodes]
         added = [additions(parts, task.num_leaves) for parts in by_node]
         self._own_additions = added[levels.node][0]
-        self._left = [left for _, left in added]  # by node: what it sends to each owner
+        self._left = [left for _, left in added]  # by node: the sums that it sends to each owner
         arriving = [part for node in levels.deputies for part in self._left[node]]
         self._additions, _ = additions([*by_node[levels.node], *arriving], task.num_leaves)
         self._stride = max(map(len, (*task.nodes, *self._left))) + 1
@@ -77,7 +77,7 @@ class LevelSum(HostSum):
         self._check_results()
 
     def _post(self, bucket: int) -> BucketInFlight:
-        """Show what this worker holds to its node, and wait for what the other nodes will send."""
+        """Show what this worker holds to its node, and start to receive what the other nodes send."""
         flight, rank, tag = BucketInFlight(number=bucket), self._world.rank, self._tag(bucket)
         numel, dtype = self._numel(bucket, rank), self.task.layout.buckets[bucket].dtype
         for node, deputy in self._levels.deputies.items():
@@ -96,7 +96,7 @@ class LevelSum(HostSum):
         """Add what the node's members hold of the slices for which this worker is the deputy, and send it to the
         owners."""
         bucket, tag = flight.number, self._tag(flight.number)
-        self._talk.total()  # if one has ended, this raises: it would never show what it holds
+        self._talk.total()  # raises if a worker has ended: it would never show what it holds
         for mate in self._neighbors:
             for number, part in enumerate(self.task.nodes[mate]):
                 flight.parts[part] = self._shown(mate, tag + number)[bucket]

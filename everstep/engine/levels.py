@@ -1,8 +1,9 @@
-"""Who talks to whom when sums and small messages go in levels: inside a node by shared memory, between nodes once.
+"""Who talks to whom when sums and small messages travel in levels: through shared memory inside a node, once between
+nodes.
 
-What a rank has for another node goes to one member there, its deputy: the one with the same place in its node. The
-deputy passes it on to the members of its node. What a node has for a rank comes from the same deputy. So two nodes
-exchange each byte once, over as many connections as they have members. All ranks compute the same. Pure."""
+What a rank sends to another node goes to one member there, the rank's deputy: the one with the same place in its node.
+The deputy passes it on to the members of its node. What a node sends to a rank comes from the same deputy. So two nodes
+exchange each byte once, over as many connections as they have members. All ranks get the same result. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ def single(size: int) -> Nodes:
 
 
 def nodes_of(seen: Sequence[Sequence[int]]) -> Nodes:
-    """In order of their first ranks; `seen`: by rank, whose memory it can read. A node's members all read each other's,
-    so a worker that only some of them see has a node of its own."""
+    """Nodes in the order of their first ranks. `seen`: by rank, the ranks whose memory it can read. All members of a
+    node read each other's memory, so a worker that only some of them see has a node of its own."""
     nodes: list[list[int]] = []
     for rank, others in enumerate(seen):
         for node in nodes:
@@ -34,7 +35,7 @@ def nodes_of(seen: Sequence[Sequence[int]]) -> Nodes:
 
 @dataclass(frozen=True)
 class Levels:
-    """As one rank sees them."""
+    """The levels as one rank sees them."""
 
     nodes: Nodes
     rank: int
@@ -46,7 +47,7 @@ class Levels:
 
     @property
     def is_useful(self) -> bool:
-        """Several nodes, and one of them with several members."""
+        """There are several nodes, and at least one of them has several members."""
         return 1 < len(self.nodes) < len(self._places)
 
     @property
@@ -65,7 +66,7 @@ class Levels:
 
     @cached_property
     def deputies(self) -> dict[int, int]:
-        """Those of this rank, by node."""
+        """The deputies of this rank, by node."""
         return {node: self.deputy(self.rank, node) for node in range(len(self.nodes)) if node != self.node}
 
     def represented_by(self, member: int) -> tuple[int, ...]:

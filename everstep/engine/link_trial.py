@@ -16,7 +16,7 @@ from everstep.engine.lane import Lane
 from everstep.errors import PeerLost
 from everstep.waiting import wait_until
 
-NUMBERS = 1 << 18  # of 4 bytes
+NUMBERS = 1 << 18  # of 4 bytes each
 SUM_S = 30.0  # much longer than a first sum of this size takes
 _LOOK_S = 0.001
 

@@ -56,8 +56,8 @@ T = TypeVar("T")
 M = TypeVar("M", Watch, Arrive)
 
 _REPORTED_AFTER_S = 1.5  # a longer wait is reported, with its reason
-HELD_S = 30.0  # a call may be held this long, and for at most this part of the time …
-HELD_PART = 0.05  # … after which a worker that hears nothing must stop: that time counts from its last call
+HELD_S = 30.0  # a call may be held at most this long …
+HELD_PART = 0.05  # … and at most this part of the deadline by which a cut-off worker stops, counted from its last call
 PROBE_S = 1.0  # a peer that does not accept a connection within this time cannot be reached
 
 
@@ -276,7 +276,7 @@ class Membership:
                     self._fail(error)
                 return
             seen = reply.seen
-            wait_s = 0.0 if reply.leavers else self._held_s  # to see soon whether this worker continues without them
+            wait_s = 0.0 if reply.leavers else self._held_s  # see soon whether this worker continues without them
             self._answer_probes()
             if (generation, reply.newcomers) != known and (reply.newcomers or self.newcomers):
                 emit("newcomers.known", generation=generation, number=reply.newcomers)

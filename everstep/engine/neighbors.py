@@ -117,7 +117,7 @@ class Neighbor:
 
 class Door:
     """How neighbors find this worker: a block with a secret, and a socket, both described on its card. A worker on the
-    same machine opens the block and calls at the socket. To be used with `with`, until `find` has returned."""
+    same machine opens the block and connects to the socket. Use it in a `with` block, until `find` has returned."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -130,7 +130,7 @@ class Door:
         self._block = shared_memory.SharedBlock(len(self._secret))
         self._block.bytes.copy_(torch.frombuffer(bytearray(self._secret), dtype=torch.uint8))
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.bind(b"\0everstep-" + os.urandom(16).hex().encode())  # in no folder: it goes with the socket
+        self._socket.bind(b"\0everstep-" + os.urandom(16).hex().encode())  # in no folder: ends with the socket
         self._socket.listen(world.size)
         self._socket.settimeout(_ANSWER_S)
         name = self._socket.getsockname().hex()
@@ -146,12 +146,12 @@ class Door:
     def find(
         self, cards: Sequence[list[Any] | None], swap: Callable[[list[int]], Sequence[list[int]]]
     ) -> tuple[dict[int, Neighbor], Nodes]:
-        """Neighbors by rank, and which ranks share a node. `cards`: of all, by rank; `swap`: tells all which ranks this
-        worker could use, and returns the same of all."""
+        """Neighbors by rank, and which ranks share a node. `cards`: those of all members, by rank. `swap`: tells all
+        members which ranks this worker could use, and returns what each member could use."""
         lines: dict[int, socket.socket] = {}
         try:
             seen = self._try_all(cards, lines)
-            # All answers are awaited, also without neighbors: until then the block must be there to be read.
+            # Await all answers even without neighbors: until then, others may read the block.
             answers = swap(seen)
             mutual = {rank for rank in seen if self._world.rank in answers[rank]}
             for rank in lines.keys() - mutual:
@@ -175,7 +175,7 @@ class Door:
                 continue  # there this process number is somebody else's
             if not shared_memory.can_open(pid, descriptor, bytes.fromhex(content)):
                 continue
-            if rank < self._world.rank:  # of two, the later one calls
+            if rank < self._world.rank:  # of two ranks, the higher one calls
                 line = _call(bytes.fromhex(name), _HELLO.pack(self._world.rank, bytes.fromhex(content)))
                 if line is None:
                     continue
@@ -184,7 +184,7 @@ class Door:
         return seen
 
     def _answer(self, lines: dict[int, socket.socket], expected: set[int]) -> None:
-        """Take the calls of these ranks. They have been made before their ranks said so: no waiting here."""
+        """Accept the calls of these ranks. Each rank called before it said so, so this does not wait."""
         while expected - lines.keys():
             assert self._socket is not None
             line, _ = self._socket.accept()

@@ -1,7 +1,7 @@
 """How long this worker takes for a micro-batch, and for the sum and the update after it.
 
 Medians over the last steps, so that a validation, a checkpoint or a hiccup between two steps does not count. The first
-step of a generation is not measured: it holds the regroup, and whatever starts or compiles."""
+step of a generation is not measured: it includes the regroup, and whatever starts or compiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 WINDOW = 10  # steps that a median is taken over …
-LEAST_STEPS = 3  # … and how many it takes at least
+LEAST_STEPS = 3  # … and the least number of them
 
 
 class HostClock:
@@ -47,24 +47,24 @@ def clock_of(device: torch.device) -> HostClock:
 class MicroBatchPace:
     def __init__(self) -> None:
         self.clock = HostClock()
-        self.micro_batch_s = 0.0  # data and all, as far as no worker waits for another; 0: not known yet
-        self.sum_s = 0.0  # from the last micro-batch's end to the commit, with all waiting
+        self.micro_batch_s = 0.0  # including its data, without waits for other workers; 0: not known yet
+        self.sum_s = 0.0  # from the end of the last micro-batch to the commit, including waits
         self._measured: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self.forget_step()
 
     def forget_step(self) -> None:
-        """The step under way is not measured, as the first of a generation."""
+        """Do not measure the step under way, such as the first of a generation."""
         self._began: Any = None  # the last commit
         self._done: tuple[Any, int] | None = None  # the end of this worker's micro-batches, and their number
         self._step: tuple[Any, Any, int, Any] | None = None  # to be measured: begin, end, number, and commit
 
     def computed(self, number: int) -> None:
-        """All of this worker's micro-batches of a step; 0: some had nothing to compute, so they tell nothing."""
+        """This worker has computed all its micro-batches of a step; 0: some were empty, so the time says nothing."""
         if self._done is None:
             self._done = (self.clock.mark(), number)
 
     def committed(self) -> None:
-        self._measure()  # the step before, on a device: this step's sum has waited for all that it did until then
+        self._measure()  # the previous step, if on a device: this step's sum has waited for all of its work
         now = self.clock.mark()
         if self._began is not None and self._done is not None and self._done[1]:
             self._step = (self._began, *self._done, now)

@@ -1,8 +1,8 @@
-"""A state on its way: a letter that describes it, a checksum, and the bytes of its tensors in pieces.
+"""A state in transit: a letter that describes it, a checksum, and the bytes of its tensors in pieces.
 
-The sender's bytes are read where they are while it computes on, if its script leaves them alone until the next commit
-(steadiness.py): no step is committed before all receivers have the state. The checksum, taken before the script
-continues, tells if it did not. Otherwise they are copied first."""
+If the sender's script leaves its state alone until the next commit (steadiness.py), the bytes are sent straight from
+its memory while it computes: no step is committed before all receivers have the state. The checksum, taken before the
+script continues, reveals a change. If the script may change its state, the bytes are copied first."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Outgoing:
 
     @classmethod
     def refusal(cls, reason: str, worker: str) -> Outgoing:
-        """Instead of a state."""
+        """A message that is sent instead of a state."""
         refused = cls(None, worker, is_copied=True)
         refused.letter = json.dumps({**json.loads(refused.letter), "refusal": reason}).encode()
         return refused
@@ -63,13 +63,13 @@ class Parcel:
     """A state that arrives. Filled by one thread, read by others."""
 
     def __init__(self, letter: bytes, *, is_shared: bool = False, block: Tensor | None = None) -> None:
-        """With room for what the letter describes. `is_shared`: neighbors can read it; `block`: it is in this memory,
-        a neighbor's."""
+        """Make room for what the letter describes. `is_shared`: neighbors can read it. `block`: the memory of a
+        neighbor that holds it."""
         cover = json.loads(letter)
         if "refusal" in cover:
             raise PermanentError(
                 cover["refusal"],
-                hint="from now on it copies its state first: start this worker again",
+                hint="the sender now copies its state first: start this worker again",
                 code="state-changes-within-step",
             )
         self.letter = letter
@@ -97,7 +97,7 @@ class Parcel:
 
     @classmethod
     def in_block(cls, block: Tensor, letter_bytes: int) -> Parcel:
-        """A neighbor's, where it is."""
+        """A parcel in a neighbor's memory, not copied."""
         return cls(block[:letter_bytes].numpy().tobytes(), block=block)
 
     # --- filling it -------------------------------------------------------------------------------------
@@ -108,13 +108,13 @@ class Parcel:
             yield from _cut(run)
 
     def note_filled(self, num_bytes: int) -> None:
-        """Another `num_bytes` have arrived."""
+        """Called when another `num_bytes` have arrived."""
         with self._changed:
             self._num_filled += num_bytes
             self._changed.notify_all()
 
     def give_up(self) -> None:
-        """No more will come."""
+        """Called when no more bytes will arrive."""
         with self._changed:
             self._is_given_up = True
             self._changed.notify_all()
@@ -133,7 +133,7 @@ class Parcel:
         with self._changed:
             self._changed.wait_for(lambda: self._num_filled >= num_bytes or self._is_given_up)
             if self._num_filled < num_bytes:
-                raise PeerLost("the rest of the state did not come", code="state-incomplete")
+                raise PeerLost("the rest of the state did not arrive", code="state-incomplete")
 
     def checksum(self) -> bytes:
         """Each large tensor is read as soon as it is filled."""
@@ -147,7 +147,7 @@ class Parcel:
         return checksum(self._skeleton, parts).encode()
 
     def private(self) -> Parcel:
-        """A copy that no other process sees, or this one if none does."""
+        """A copy that no other process can see; the parcel itself if none can."""
         if self._is_own:
             return self
         copy = Parcel(self.letter)
@@ -157,8 +157,8 @@ class Parcel:
         return copy
 
     def state(self) -> Any:
-        """What was sent. Each tensor is in memory of its own: optimizers keep them, and torch.save writes, or refuses,
-        all that shares a memory."""
+        """What was sent. Each tensor has its own memory: optimizers keep the tensors, and torch.save writes all that
+        shares memory with a tensor, or refuses to."""
         assert self._is_own
         large = set(self._large)
         tensors = [each if number in large else each.clone() for number, each in enumerate(self._tensors)]
@@ -166,7 +166,7 @@ class Parcel:
 
 
 def large_sums(state: Any) -> list[bytes]:
-    """Of the tensors that are not copied when they are sent."""
+    """The checksums of the large tensors, which are not copied before they are sent."""
     tensors: list[Tensor] = []
     encode(state, tensors)
     _, large = _sorted([(t.shape, t.dtype) for t in tensors])
@@ -174,7 +174,7 @@ def large_sums(state: Any) -> list[bytes]:
 
 
 def room(size: int) -> Tensor:
-    """Large ones in huge pages: to get small pages costs more than to fill them."""
+    """Memory of this size. Large pieces use huge pages: getting small pages costs more than filling them."""
     if size < _SMALL_BYTES:
         return torch.empty(size, dtype=torch.uint8)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -20,7 +20,7 @@ class MicroBatch:
     step: int
     index: int
     is_ghost: bool = False  # nothing is left for this worker: it runs the body to take the step, and adds nothing
-    is_rehearsal: bool = False  # a ghost outside of any step: a newcomer runs the body for the first time
+    is_rehearsal: bool = False  # a ghost outside any step: a newcomer runs the body for the first time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +43,8 @@ def plan_step(
 ) -> Plan:
     """Contiguous runs of micro-batches; after a loss, missing micro-batches go to those with the fewest.
 
-    shares: by rank, how many it gets where nothing is held; equal ones by default (dealing.py).
-    resting: ranks that get none in this step; the others' shares are equal ones then."""
+    shares: by rank, how many micro-batches it gets if none are held; equal by default (dealing.py).
+    resting: ranks that get none in this step; then the others get equal shares."""
     if not 1 <= size <= num_micro_batches:
         raise UsageError(
             f"{size} workers cannot share {num_micro_batches} micro-batches: each needs at least one",
@@ -83,7 +83,7 @@ def _deal(
 
 
 def _fill(loads: list[int], is_preferred: list[bool], amount: int, ranks: Sequence[int]) -> list[int]:
-    """How many more each of these ranks gets; ties go to the preferred, then to the lower rank."""
+    """How many more each of these ranks gets; ties go to preferred ranks, then to the lower rank."""
     now, given = list(loads), [0] * len(loads)
     for _ in range(amount):
         lowest = min(ranks, key=lambda rank: (now[rank], not is_preferred[rank] or given[rank] > 0, rank))

@@ -81,7 +81,7 @@ def close() -> None:
     if engine is not None:
         engine.close()
         atexit.unregister(_end)
-    background.wait(FORM_S + 1)  # the longest that one of them takes
+    background.wait(FORM_S + 1)  # the longest that a background thread takes
 
 
 def _end() -> None:

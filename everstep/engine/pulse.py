@@ -122,7 +122,7 @@ class Pulse:
     settings: int = 0  # digest of what this worker's last update used; 0: not known …
     weights: int = 0  # … and of its weights
     micro_batch_s: float = 0.0  # how long this worker takes for a micro-batch; 0: not known …
-    sum_s: float = 0.0  # … and from its last one to the commit, with waiting
+    sum_s: float = 0.0  # … and from its last one to the commit, including waits
     note: bytes = b""  # the door's note to all
 
     def pack(self) -> bytes:
@@ -149,7 +149,7 @@ class PulseDecision:
     must_check: bool  # after the update, all sum their weights
     is_differing: bool  # workers have updated by other settings, or hold other weights
     micro_batch_s: tuple[float, ...]  # by rank
-    sum_s: float  # of the worker that waits least for others
+    sum_s: float  # that of the worker that waits least for others
     notes: tuple[bytes, ...]  # by rank
 
 

@@ -34,8 +34,8 @@ class Registry:
         return [thing for thing in self._objects.values() if isinstance(thing, nn.Module)]
 
     def state(self) -> dict[str, Any]:
-        """Tensors that change only with a commit are given as they are; the buffers of models, which change with each
-        forward, as copies."""
+        """Contains tensors that change only at a commit as they are, and copies of the models' buffers, which change in
+        each forward pass."""
         return {
             name: _frozen(_module_state(o)) if isinstance(o, nn.Module) else o.state_dict()
             for name, o in self._objects.items()

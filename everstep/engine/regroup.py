@@ -77,7 +77,7 @@ class Regrouping:
         self.came_late = False  # its first state was that of workers that were training
         self.is_asked_to_leave = False  # by SIGTERM; the next pulse says so
         self.is_rehearsing = False  # running a body whose result is thrown away
-        self.rehearsed_step: int | None = None  # what the script sees until its next micro-batch, or the end
+        self.rehearsed_step: int | None = None  # the step that the script sees until its next micro-batch, or the end
         self.follower: DefaultGroup | None = None  # has to follow the world, too
         self.board = board
         self._work = work
@@ -168,7 +168,7 @@ class Regrouping:
     def _take_group(self) -> None:
         group = self.membership.next_group(self.world.generation)
         if self.group is not None and self.group is not group:
-            is_peer_lost = group.world.size < self.world.size  # which breaks any link, whichever is first to tell
+            is_peer_lost = group.world.size < self.world.size  # a loss breaks the link, whichever is noticed first
             if self.group.link is not None and self.group.link.error and not is_peer_lost:
                 self._work.device_way.note_error(self.membership.worker, self.group.link.error)
             self.group.close()
@@ -230,7 +230,7 @@ class Regrouping:
         return choice
 
     def _try_backend(self, choice: BackendChoice) -> None:
-        """For members that have not summed from device to device before. If it fails, use gloo."""
+        """Try the link for members that have not summed from device to device before. If it fails, use gloo."""
         group, record = self.group, self._work.device_way
         assert group is not None and group.link is not None
         with self.in_phase(WAITING):
@@ -253,7 +253,7 @@ class Regrouping:
         emit("backend.chosen", generation=self.world.generation, backend=choice.backend.value, reason=choice.reason)
         is_on_host = self._work.sum.layout.is_on_host
         if choice.backend is Backend.GLOO and is_on_host and self._work.backend_wish != Backend.NCCL.value:
-            return  # no news: it is the only way for CPU tensors
+            return  # no news: gloo is the only backend for CPU tensors
         if (choice.backend, choice.reason) != self._told:
             self._told = (choice.backend, choice.reason)
             log.info("gradients travel over %s: %s", choice.backend.value, choice.reason)
@@ -273,7 +273,7 @@ class Regrouping:
             self._work.agreed.num_asked = num_asked
 
     def _generation_closed(self, generation: int) -> None:
-        """Called in a thread of the membership's, perhaps late: wake up a script that waits for this generation. A
+        """Called in one of the membership's threads, perhaps late: wake up a script that waits for this generation. A
         worker that is rehearsing is in no generation; for it, the job is over."""
         if self.is_rehearsing:
             wake_script()
@@ -435,7 +435,7 @@ class Regrouping:
 
     def _ask_to_leave(self) -> None:
         self.is_asked_to_leave = True
-        if self.is_rehearsing:  # no other worker waits for it
+        if self.is_rehearsing:  # no other worker waits for this one
             _ = self.is_closed  # raises JobFinished if that is why
             raise Leaving
 

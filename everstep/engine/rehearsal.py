@@ -1,11 +1,11 @@
-"""Warm before ready: a newcomer runs the body once, and throws the result away, before it tells the others that it
+"""Warm before ready: a newcomer runs the loop body once, and throws the result away, before it tells the others that it
 is ready.
 
 The first pass through a body can be slow: CUDA, cuDNN and NCCL start, and torch.compile compiles. Meanwhile, the others
 keep training. To the script, a rehearsal looks like a micro-batch that is not its last: optimizers, schedulers and
 scalers do nothing. Afterward, random streams, buffers and gradients are as they were; step and position never move.
-When the rehearsal ends, the worker joins the others and gets their state, so no script continues with its own. What a
-script does once per step, or only on the first worker, begins with its next micro-batch."""
+When the rehearsal ends, the worker joins the others and gets their state, so no script continues with its own state.
+What a script does once per step, or only on the first worker, begins with its next micro-batch."""
 
 from __future__ import annotations
 

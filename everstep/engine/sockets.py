@@ -38,7 +38,7 @@ def endpoints(address: str, port: int) -> set[Endpoint]:
 
 
 def in_order(endpoint: Endpoint) -> tuple[bytes, int]:
-    """As gloo compares two of one family: of each pair, the greater one connects to the other."""
+    """A key that orders endpoints of one address family as gloo does: of two, the greater one connects to the other."""
     address, port = endpoint
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.inet_pton(family, address.split("%")[0]), socket.htons(port)

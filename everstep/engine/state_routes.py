@@ -1,7 +1,7 @@
 """Who gets the leader's state from whom (pure).
 
-It is sent once per machine, from the leader to the first receiver of one machine, from there to the first of the next,
-and so on; the other receivers of a machine read it in the memory of that first one."""
+The state is sent once per machine: from the leader to the first receiver on one machine, from there to the first
+receiver on the next, and so on. The other receivers on a machine read the first one's memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 class Route:
     """One member's part."""
 
-    source: int | None = None  # who it gets the state from; None: it is its own
+    source: int | None = None  # who it gets the state from; None: it is the leader
     is_near: bool = False  # it reads the source's memory
-    readers: tuple[int, ...] = ()  # who read its memory
+    readers: tuple[int, ...] = ()  # ranks that read its memory
     following: int | None = None  # who it passes the state on to
 
 
 def find_routes(leader: int, receivers: Sequence[int], neighbors: Sequence[Collection[int]]) -> dict[int, Route]:
-    """By rank, for the leader and each receiver. `neighbors`: for each rank, whose memory it reads."""
+    """By rank, for the leader and each receiver. `neighbors`: for each rank, the ranks whose memory it reads."""
 
     def readers_of(rank: int, among: Sequence[int]) -> tuple[int, ...]:
         return tuple(each for each in among if rank in neighbors[each] and each in neighbors[rank])

@@ -1,4 +1,4 @@
-"""The leader's side of a transfer: whether the state has to be copied first, and what follows if it cannot be sent."""
+"""The leader's side of a transfer: whether the state must be copied first, and what happens if it cannot be sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StateSender:
         self._changed: tuple[int, bytes] | None = None  # the step and the checksum of the last state that changed
 
     def send(self, group: Group, peer: int, worker: str, *, is_between_steps: bool) -> None:
-        """Only the receivers wait for it; where it fails, all regroup.
+        """Send the state in the background; only the receivers wait for it. If this fails, all workers regroup.
 
         Between two steps the script may change its state at any time, so it is copied."""
         work, generation, step = self._work, group.world.generation, self._work.step

@@ -1,8 +1,7 @@
-"""Whether a script leaves its state alone between two commits, which is tried out once.
+"""Check once whether a script leaves its state alone between two commits.
 
-Then a state can be sent from where it is while the worker computes. A script that perturbs its weights within a step,
-such as one with adversarial training, has its state copied first; and not in the middle of that: a state is sent only
-with the weights of the last commit."""
+If it does, its state can be sent straight from memory while the worker computes. If a script perturbs its weights
+within a step, as adversarial training does, its state is copied first, and never in the middle of a perturbation."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from everstep.engine.registry import Registry
 from everstep.engine.state import tensor_sum
 from everstep.errors import EverstepError
 
-_AT_STEP = 2  # of this process: by then optimizers have their state
+_AT_STEP = 2  # counted in this process: by then, optimizers have their state
 
 
 class Steadiness:
-    """Of one worker's script."""
+    """The check of one worker's script."""
 
     def __init__(self, registry: Registry) -> None:
         self.is_steady = False  # also: not known yet
@@ -51,7 +50,7 @@ class Steadiness:
         self._weights = self._large = None
 
     def note_change(self) -> None:
-        """The state has changed while it was sent."""
+        """Called when the state has changed while it was sent."""
         self.is_steady, self._num_steps = False, _AT_STEP + 1
 
     def _weight_sums(self) -> list[bytes]:

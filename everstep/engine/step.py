@@ -99,7 +99,7 @@ class Engine:
 
     def next_micro_batch(self) -> MicroBatch:
         """The micro-batch that this worker has to compute next; regroups first if it must, or leaves. A newcomer's
-        first one is a rehearsal; it regroups after that."""
+        first micro-batch is a rehearsal; it regroups after that."""
         self.regrouping.join()
         _ = self.work.gradients  # from here on, what is summed is fixed
         if self.rehearsal.is_due:
@@ -122,7 +122,7 @@ class Engine:
 
     @property
     def run(self) -> tuple[int, ...]:
-        """The micro-batches that will be this worker's in each further step under these shares."""
+        """The micro-batches that this worker gets in each further step, as long as the shares stay the same."""
         return self.work.run(self.world)
 
     @property
@@ -146,7 +146,7 @@ class Engine:
         else:
             work.weights[micro_batch.index] = weight
             target = gradients.begin(micro_batch.index, weight, is_last=self.is_last_micro_batch)
-        if micro_batch.is_rehearsal:  # not part of a step, also for observers
+        if micro_batch.is_rehearsal:  # not part of a step, not even for observers
             self.rehearsal.begin()
             return
         self._write(COMPUTING, micro_batch.index)

@@ -114,9 +114,9 @@ class Sum:
             reduction.abort()
 
     def drop(self) -> None:
-        """Give a failed attempt up. Its memory is free again. Its thread is not used again: it may be stuck, and if
-        NCCL failed between the start and the end of grouped operations, the group stays open for that thread: what it
-        queued there later would never be done, but seem to be."""
+        """Give up a failed attempt. Its memory is free again, but its thread is not reused: the thread may be stuck.
+        And if NCCL failed between the start and the end of grouped operations, the group stays open in that thread, so
+        operations queued there later would never run, but would seem to have run."""
         reduction, self._reduction = self._reduction, None
         if reduction is None:
             return

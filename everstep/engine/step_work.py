@@ -43,12 +43,12 @@ class Integrity(Enum):
     BROKEN = "broken"  # an update or a load broke off half-way
 
 
-MOST_ERRORS = 3  # of NCCL, without a completed step in between; after that, gloo is used
+MOST_ERRORS = 3  # NCCL errors without a completed step in between; after that, gloo is used
 
 
 @dataclass(kw_only=True, slots=True)
 class DeviceRecord:
-    """Whether sums from device to device work on this worker. What the death of a peer breaks does not count."""
+    """Whether sums from device to device work on this worker. Errors caused by the death of a peer do not count."""
 
     is_tried: bool = False
     refusal: str = ""  # where they failed, and why; they are not tried again
@@ -97,8 +97,8 @@ class StepWork:
 
     @property
     def backend_wish(self) -> str:
-        """How gradients should travel, one of `backend.WISHES`: as the trainer says, else as init_process_group was
-        called, else as the environment says."""
+        """How gradients should travel, one of `backend.WISHES`: as set by the trainer, otherwise by init_process_group,
+        otherwise by the environment."""
         return self.settings.backend or self.group_backend or env.backend()
 
     @property
@@ -165,7 +165,7 @@ class StepWork:
     def make_plan(
         self, world: World, held: Sequence[Sequence[int]] | None = None, resting: Collection[int] = ()
     ) -> None:
-        """`held`: by rank, what is computed already; `resting`: ranks that compute nothing in this step."""
+        """`held`: by rank, the micro-batches already computed; `resting`: ranks that compute nothing in this step."""
         self.plan = plan_step(
             num_micro_batches=self.num_micro_batches,
             size=world.size,
@@ -180,12 +180,12 @@ class StepWork:
             self.todo.remove(micro_batch)
 
     def run(self, world: World) -> tuple[int, ...]:
-        """The micro-batches of each further step that will be this worker's, until shares change."""
+        """The micro-batches that this worker gets in each further step, until shares change."""
         shares = self.balance.shares
         return plan_step(num_micro_batches=self.num_micro_batches, size=world.size, shares=shares).todo[world.rank]
 
     def note_computed(self, rank: int) -> None:
-        """This worker's micro-batches of the step are computed; those without weight tell nothing of its speed."""
+        """This worker has computed its micro-batches of the step; those without weight say nothing about its speed."""
         mine = self.plan.todo[rank] if self.plan is not None else ()
         self.balance.pace.computed(len(mine) if all(self.weights.get(each) for each in mine) else 0)
 
@@ -298,8 +298,8 @@ class StepWork:
         self.weights.clear()
 
     def settle(self, hellos: Sequence[MemberHello], leadership: Leadership, world: World) -> None:
-        """All hold the leader's state, or soon will: plan the step, with what those have computed who held it before.
-        Newcomers compute nothing in it, so that no one waits for their work."""
+        """All workers hold the leader's state, or soon will: plan the step, and keep the micro-batches computed by
+        workers that already held it. Newcomers compute nothing in this step, so that no one waits for their work."""
         if self.integrity is Integrity.UNFINISHED:
             self.integrity = Integrity.WHOLE
         self.balance.begin_generation(
@@ -317,6 +317,6 @@ class StepWork:
 
     def _resting(self, hellos: Sequence[MemberHello], leadership: Leadership) -> tuple[int, ...]:
         is_beginning = hellos[leadership.leader].settled == 0
-        if is_beginning or self.settings.micro_batches_per_worker is not None:  # then each has its own
+        if is_beginning or self.settings.micro_batches_per_worker is not None:  # then each worker has its own
             return ()
         return tuple(rank for rank in leadership.receivers if hellos[rank].settled == 0)

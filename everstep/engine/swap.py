@@ -1,6 +1,6 @@
-"""A small message from each worker to all: the headers and pulses of a step.
+"""A small message from each worker to all others: the headers and pulses of a step.
 
-Neighbors get it over a unix socket, the others over gloo. In levels, a message crosses to each other node once, and a
+Neighbors get it over a Unix socket, the others over gloo. In levels, a message crosses to each other node once, and a
 deputy passes it on to the members of its node."""
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Swap:
-    """On its way: when `works` have ended, all messages have arrived, or are about to."""
+    """One exchange, under way: when `works` have ended, all messages have arrived or are about to."""
 
     def __init__(self, group: Group, own: bytes, sizes: Sequence[int], tag: int) -> None:
-        """`sizes`: of the messages, by rank."""
+        """`sizes`: the sizes of the messages, by rank."""
         self._group, self._own, self._sizes, self._tag = group, own, sizes, tag
         self._message = torch.frombuffer(bytearray(own), dtype=torch.uint8)
         if (levels := group.levels) is not None:
@@ -37,7 +37,7 @@ class Swap:
         self.works += [group.send(self._message, peer, tag) for peer in receivers]
 
     def arrived(self) -> list[bytes]:
-        """By rank. Waits for those of neighbors. To be called once."""
+        """The messages, by rank. Waits for those from neighbors. Call it once."""
         said = {rank: bytes(room.numpy()) for rank, room in self._inbox.items()} | {self._group.world.rank: self._own}
         if self._group.levels is None:
             for peer in self._group.world.peers:
@@ -65,7 +65,7 @@ class Swap:
 
 
 def _send(neighbor: Neighbor, payload: bytes, tag: int) -> None:
-    """Of any length; nothing if it is empty."""
+    """Send a payload of any length; nothing if it is empty."""
     for start in range(0, len(payload), SMALL_BYTES):
         neighbor.send(payload[start : start + SMALL_BYTES], tag)
 

@@ -1,8 +1,8 @@
-"""Bring the leader's state to peers in the background, while the leader computes on (parcel.py).
+"""Bring the leader's state to peers in the background while the leader computes (parcel.py).
 
-It travels over a connection of its own from machine to machine, so nothing of a step waits behind it; receivers on
-one machine share what arrives there (state_routes.py). Nothing of a receiver changes until everything has arrived and
-the checksums agree. All of it ends as soon as the group breaks."""
+The state travels from machine to machine over a separate connection, so no message of a step waits behind it; receivers
+on one machine share what arrives there (state_routes.py). A receiver changes nothing until everything has arrived and
+the checksums agree. The transfer ends as soon as the group breaks."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from everstep.wire import COMPUTING, WAITING
 
 T = TypeVar("T")
 
-_TOLD_S = 1.0  # a receiver shows this often that bytes arrive
+_TOLD_S = 1.0  # a receiver reports this often that bytes arrive
 _CONNECT_S = 10.0
 _KEY_BYTES = 16
-_GOOD, _CHANGED = b"\0", b"\1"  # what a receiver says of the bytes
+_GOOD, _CHANGED = b"\0", b"\1"  # what a receiver says about the bytes
 _LENGTH = struct.Struct("<q")
-_INLET = struct.Struct(f"<q{_KEY_BYTES}s256s")  # where a receiver takes its state: port, key, address
+_INLET = struct.Struct(f"<q{_KEY_BYTES}s256s")  # where a receiver accepts its state: port, key, address
 _SHOWN = struct.Struct(
     f"<{TOKEN_BYTES}sq{SUM_BYTES}s"
-)  # where a reader finds it: block, length of the letter, checksum
+)  # where a reader finds the state: block, length of the letter, checksum
 
 
 class StateChanged(PeerLost):
-    """What arrived is not what the sender held: its script may have changed it on the way."""
+    """What arrived is not what the sender held: its script may have changed the state meanwhile."""
 
 
 def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[Exception], None]) -> None:
@@ -51,7 +51,7 @@ def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[
         try:
             _stream(parcel.letter, parcel.pieces(), lambda: parcel.checksum, group, peer)
             emit("transfer.sent", to=peer)
-        except Exception as error:  # whatever it is: the receivers must not wait forever
+        except Exception as error:  # of any kind: the receivers must not wait forever
             if not group.is_broken or isinstance(error, StateChanged):
                 try:
                     on_failure(error)
@@ -80,7 +80,7 @@ def receive_state(group: Group, route: Route, worker: str, show: Callable[[str],
 def _stream(
     letter: bytes, pieces: Iterable[memoryview], checksum: Callable[[], bytes], group: Group, peer: int
 ) -> None:
-    """To the first receiver on the next machine."""
+    """Send to the first receiver on the next machine."""
     port, key, address = _INLET.unpack(_recv(group, peer, _INLET.size))
     with socket.create_connection((address.rstrip(b"\0").decode(), port), _CONNECT_S) as sock, group.cutting(sock):
         sock.settimeout(None)
@@ -100,7 +100,7 @@ def _take(group: Group, route: Route, worker: str, show: Callable[[str], None]) 
         inlet.settimeout(None)  # whatever the script has set for all sockets
         source = route.source
         _send(group, source, _INLET.pack(inlet.getsockname()[1], key, group.address.encode()))
-        # If the sender dies before it connects, this breaks the group, and that ends the inlet.
+        # If the sender dies before it connects, this wait breaks the group, which ends the inlet.
         connected = _in_background("everstep-await-state", lambda: _recv(group, source, len(_GOOD)), group)
         sock = _accept(inlet, key)
         connected.result()
@@ -145,12 +145,12 @@ def _pass_on(parcel: Parcel, group: Group, route: Route, checksum: Future[bytes]
 
 
 def _begin(parcel: Parcel) -> None:
-    """A state begins to arrive."""
+    """Called when a state begins to arrive."""
     emit("transfer.receiving", sender=parcel.sender)
 
 
 def _accept(inlet: socket.socket, key: bytes) -> socket.socket:
-    """The sender's connection; others may knock here, too."""
+    """The sender's connection; strangers may connect here too."""
     while True:
         sock, _ = inlet.accept()
         sock.settimeout(_CONNECT_S)
@@ -211,7 +211,7 @@ def _heed(verdict: bytes) -> None:
 
 
 def _show(parcel: Parcel, group: Group, route: Route, checksum: bytes) -> None:
-    """Let neighbors copy it, and return when all have."""
+    """Let neighbors copy the parcel, and return when all have done so."""
     if parcel.block is None:
         return
     shown = _SHOWN.pack(parcel.block.token, len(parcel.letter), checksum)

@@ -130,7 +130,7 @@ def submit(prepared: Prepared, say: Say = _ignore) -> JobRecord:
 
 
 def check_gpus(job: Job, num_gpus: int, say: Say) -> None:
-    """`num_gpus`: of this machine, which all nodes share. Without any GPU, the same file trains on CPUs."""
+    """`num_gpus`: those of this machine, which all nodes share. Without any GPU, the same file trains on CPUs."""
     each, nodes = job.resources.gpu, job.nodes.max
     if each and not num_gpus:
         say(f"resources.gpu: {each}: this machine has no GPU, so the workers train on its CPUs")
@@ -174,7 +174,7 @@ def _gpu_notes(job: Job) -> Iterator[str]:
         then = "backend: nccl will fail" if job.backend == "nccl" else "gradients travel over gloo"
         yield f"{workers} workers per node, but resources.gpu: {gpus}: NCCL needs a GPU for each worker, so {then}"
     elif gpus and isinstance(workers, int) and workers < gpus:
-        yield f"workers_per_node: {workers}, but resources.gpu: {gpus}: each worker uses one GPU, the rest stay idle"
+        yield f"workers_per_node: {workers}, but resources.gpu: {gpus}: each worker uses one GPU, so the rest stay idle"
 
 
 def _missing_script(job: Job, workdir: Path) -> str:

@@ -62,7 +62,7 @@ _SURVIVORS_FIRST_S = 0.5  # a replacement is started this long after a death …
 _FORK_SOON_S = 0.1  # … and sooner if it is a fork of the nursery, which takes little of the survivors' cores
 _NO_ROOM_S = 5.0  # one that could not start on a full disk is tried again after this
 _STOP_GRACE_S = 2.0  # workers of a stopped job learn that from the coordinator and end by themselves
-_ANSWER_S = 4.0  # not much longer than a call is held: after a cut, the network may swallow data on an old connection
+_ANSWER_S = 4.0  # beyond a call's hold; short, because after a cut the network may swallow data on an old connection
 _REAP_S = 5.0  # loader processes of killed workers come to process 1
 _FAREWELL_S = 5.0  # how long an agent that has nothing left to run tries to report that
 

@@ -138,7 +138,7 @@ class ExternalNode:
                 free_port=self._listener.getsockname()[1],
                 unreachable=self._probe.unreachable,
             )
-        return report, {}  # its workers are torchrun's: this node does not see them
+        return report, {}  # the workers are torchrun's: this node does not see them
 
     def _hear(self, orders: AgentOrders) -> None:
         with self._changed:

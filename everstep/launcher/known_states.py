@@ -1,7 +1,7 @@
-"""What the coordinator knows of this node's workers, so that a report lists only those that changed.
+"""What the coordinator knows about this node's workers, so that a report lists only those that changed.
 
-A report vouches for all workers that it does not list. After a call that failed it is not known what the coordinator
-has received, so the next report lists all of them."""
+A report vouches for all workers that it does not list. After a failed call, the agent does not know what the
+coordinator has received, so the next report lists all workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sighting:
         return WorkerState(
             worker=worker,
             is_running=self.is_running,
-            has_progress=bool(progress.since),  # a script without an engine writes none
+            has_progress=bool(progress.since),  # a script without an engine writes no progress
             step=progress.step,
             phase=progress.phase,
             phase_s=max(0.0, now - progress.since) if progress.since else 0.0,

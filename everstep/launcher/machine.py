@@ -9,7 +9,7 @@ from everstep import env
 
 
 def gpu_names(devices: Path = Path("/dev")) -> list[str]:
-    """As CUDA_VISIBLE_DEVICES names them: those that it lists if it is set, otherwise all NVIDIA device files."""
+    """GPUs by the names that CUDA_VISIBLE_DEVICES uses: those that it lists, or all NVIDIA devices if it is not set."""
     present = len(list(devices.glob("nvidia[0-9]*")))
     if (visible := env.visible_gpus()) is None:
         return [str(number) for number in range(present)]

@@ -1,6 +1,6 @@
 """An agent's reports to the coordinator. Three threads, so that none of its duties waits for another:
 
-- report: heartbeat, what changed of the workers, and orders, in one long call after another;
+- report: heartbeat, workers that changed, and orders, in one long call after another;
 - deaths: reports each worker that is gone, on a connection that is always open: milliseconds count;
 - replacements: reserves ids for workers to be started, once the deaths before them are reported.
 
@@ -55,8 +55,8 @@ class AgentReporter:
         wants_view: Callable[[], bool] = lambda: False,
         on_view: Callable[[JobView], None] = lambda view: None,
     ) -> None:
-        """`look`: the node, and its workers. `on_view`: what the coordinator knows of the job, every few seconds while
-        that is wanted."""
+        """`look`: returns the report on the node, and its workers. `on_view`: gets what the coordinator knows about the
+        job, every few seconds while `wants_view` says so."""
         self._connect, self._wants_view, self._on_view = connect, wants_view, on_view
         self._agent, self._incarnation, self._heartbeat_s = agent, incarnation, heartbeat_s
         self._look, self._on_orders, self._on_reserved, self._on_failure = look, on_orders, on_reserved, on_failure

@@ -241,8 +241,8 @@ class ElasticTrainer:
 
     def _first_epoch(self, loader: DataLoader, number: int) -> int:
         """A newcomer rehearses before it knows the others' position, so it computes their epoch from the number of
-        their steps. The result is never too late; it is too early only if they finish that epoch meanwhile, or
-        had left one early."""
+        their steps. The result is never too late. It is too early only if they finish that epoch meanwhile, or have
+        left an epoch early."""
         if self.engine.next_micro_batch().is_rehearsal:
             epoch = self.engine.regrouping.membership.others_step() // len(loader)
             if epoch < number:

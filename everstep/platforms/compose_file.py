@@ -152,7 +152,7 @@ def _limits(resources: NodeResources) -> dict[str, Any]:
 
 
 def _gpus(job: Job, number: int) -> dict[str, Any]:
-    """GPUs by number: with a count, all nodes would get the first ones."""
+    """GPUs by number: with a count, all nodes would get the same first GPUs."""
     if not job.resources.gpu:
         return {}
     first = number * job.resources.gpu

@@ -1,4 +1,4 @@
-"""Nodes as processes of this machine, each with a folder, a log, and GPUs of its own; they end with this process."""
+"""Nodes as processes of this machine, each with its own folder, log, and GPUs; they end with this process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LocalFleet(Fleet):
     makes_nodes = True
 
     def __init__(self, order: NodeOrder, folder: Path, gpus: Sequence[str] = ()) -> None:
-        """`gpus`: this machine's, as CUDA_VISIBLE_DEVICES names them."""
+        """`gpus`: those of this machine, by the names that CUDA_VISIBLE_DEVICES uses."""
         self._order, self._folder, self._gpus = order, folder, gpus
         self._nodes: dict[str, _LocalNode] = {}
 

@@ -102,7 +102,7 @@ class FitLoop:
         return reason
 
     def _rehearse(self) -> None:
-        """Run a newcomer's first train_batch, and throw the result away, before it has the others' state."""
+        """Run a newcomer's first train_batch before it has the others' state, and throw the result away."""
         epoch, wants_stop = self.loader.position.epoch, self.context.wants_stop
         self.loader.set_epoch(epoch)
         for batch in self.loader:

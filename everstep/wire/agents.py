@@ -17,7 +17,7 @@ class WorkerState(Progress):
 
     worker: Name
     is_running: bool  # False: ended or stopped (SIGSTOP, debugger); a running one is alive even if its threads are busy
-    has_progress: bool = False  # the agent can read its progress: the worker itself need not repeat it
+    has_progress: bool = False  # the agent can read its progress, so the worker itself need not repeat it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class AgentReport:
     workers: list[WorkerState]  # all of them, or those that changed since the report that `after` names
     number: Count = 0  # of this report
     after: Count = 0  # the last report that was answered; 0: this one lists all workers
-    wait_s: Amount = 1.0  # may be held this long
+    wait_s: Amount = 1.0  # the call may be held this long
     num_workers: Annotated[int, Bounds(ge=0, le=MAX_WORKERS_PER_NODE)] = 0  # to start; 0: takes part in no attempt
     address: Name = ""  # where other nodes reach it …
     probe_port: Port = 0  # … and can test whether they do
@@ -103,7 +103,7 @@ class AgentOrders:
     peers_seen: int = 0  # the number of the attempt's list of peers; 0: it has no part …
     peers: list[Peer] = field(default_factory=list)  # … and the list itself, unless the report named that number
     report_s: float = 0.0  # let the next report be held this long; 0: as long as a heartbeat
-    wants_all: bool = False  # the report named an earlier one that is not known: list all workers again
+    wants_all: bool = False  # the report builds on one that is not known: list all workers again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,12 +24,12 @@ class Announce:
 class Announced:
     is_newcomer: bool  # a generation exists already: start alone, join at your first step
     policy: Policy
-    step: int = 0  # the newest that its members have reported
+    step: int = 0  # the newest one that members have reported
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a worker is: said by itself, or by its agent, which reads the worker's progress board."""
+    """How far a worker is, reported by itself or by its agent, which reads the worker's progress board."""
 
     step: Count = 0
     # COMPUTING a micro-batch, WAITING for peers inside a step, OUTSIDE a step
@@ -46,7 +46,7 @@ class Watch(Progress):
     incarnation: Name
     generation: Count
     seen: Count
-    wait_s: Amount = 0.0  # may be held this long while its agent vouches for it; else a heartbeat long
+    wait_s: Amount = 0.0  # may be held this long while its agent vouches for it; otherwise for a heartbeat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ class Arrive:
     step: Count  # committed steps
     max_workers: Positive | None  # the job's micro-batches: more members would have nothing to do
     unreachable: list[Name] = field(default_factory=list)
-    wait_s: Amount = 0.0  # may be held this long while its agent vouches for it; else about a second
+    wait_s: Amount = 0.0  # may be held this long while its agent vouches for it; otherwise for about a second
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -103,8 +103,8 @@ _DATASET = f"{_JOB}/datasets/{{dataset}}"
 
 
 class Operations:
-    """All there is to call. *Held*: answered as soon as something changes, after about a second at the latest; a watch
-    that an agent vouches for, after half a minute."""
+    """All there is to call. *Held*: answered as soon as something changes, or after about a second at the latest; after
+    half a minute for the watch of a worker that an agent vouches for."""
 
     def perform(self, operation: Operation, values: Mapping[str, Any]) -> Any:
         raise NotImplementedError  # by the client
@@ -159,7 +159,7 @@ class Operations:
 
     @operation("POST", f"{_WORKER}/watch", WORKER)
     def watch(self, worker: PathName, message: wire.Watch) -> wire.Watched:
-        """Worker: ask what changed; a heartbeat where no agent vouches for the worker. Held."""
+        """Worker: ask what changed; also a heartbeat if no agent vouches for the worker. Held."""
 
     @operation("POST", f"{_WORKER}/arrive", WORKER)
     def arrive(self, worker: PathName, message: wire.Arrive) -> wire.Arrived:

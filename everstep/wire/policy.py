@@ -42,7 +42,7 @@ class Policy:
     heartbeat_s: float = setting(
         1.0,
         "Interval between heartbeats of agents, and of workers that no agent vouches for",
-        details="With more than 500 nodes, agents report less often, and at least three times per `lease_s`",
+        details="With more than 500 nodes, agents report less often, but at least three times per `lease_s`",
         above=0,
         section="health",
     )

@@ -1,4 +1,4 @@
-"""Benchmarks, briefly and for their report only: with a few nodes; those for GPUs with the stand-in for NCCL."""
+"""Short runs of benchmarks, to check their reports: with a few nodes, and the stand-in for NCCL in place of GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_kill_is_timed_for_one_backend_and_one_size() -> None:
 
     assert 0 < report.pop("stand_in_20mb_s") < 60
     assert report.pop("hung") == 0
-    assert set(report.values()) == {None}  # all that was left out
+    assert set(report.values()) == {None}  # everything else was left out
 
 
 def test_steps_are_compared_with_those_of_ddp_and_ddp_with_itself() -> None:
@@ -56,4 +56,4 @@ def test_a_coordinator_is_measured_at_rest_and_when_a_worker_dies() -> None:
 
     assert (report["nodes"], report["workers"]) == (4, 32)
     assert 0 < report["told_s"] <= report["formed_s"] and report["rss_mb"] > 0
-    assert report["coordinator_cores"] >= 0 and report["report_p99_s"] >= 0  # too short a time for figures
+    assert report["coordinator_cores"] >= 0 and report["report_p99_s"] >= 0  # the run is too short for figures

@@ -58,7 +58,7 @@ def test_a_random_schedule(seed: int) -> None:
 
 
 @pytest.mark.parametrize("loaders", [0, 2])
-def test_a_newcomer_of_a_controller_leases_nothing_for_its_rehearsal(loaders: int) -> None:
+def test_a_controllers_newcomer_leases_nothing_for_its_rehearsal(loaders: int) -> None:
     with Stage("--loaders", loaders, script=SCRIPT, gates=[3, 12, "first-w2"], workers=2) as cluster:
         warm(cluster, "w2", since=3, until=12)
         result = cluster.finish()

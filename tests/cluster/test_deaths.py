@@ -47,7 +47,7 @@ def test_another_dies_while_the_survivors_regroup(moment: str) -> None:
 
 
 def test_newcomer_leader_and_bystander_die_in_one_transfer_after_the_other() -> None:
-    gates = [4, "transfer-1", "transfer-2"]  # whoever receives waits there for the rest of the state
+    gates = [4, "transfer-1", "transfer-2"]  # a receiver waits there for the rest of the state
     args = ["--steps", 10, "--micro-batches", 6, "--ballast-mb", 32, "--kind", "slow-transfer", "--worker", "w4,w5"]
     with Stage(*args, script="trouble.py", gates=gates, workers=4) as cluster:
         cluster.wait_at_gate(4)
@@ -55,7 +55,7 @@ def test_newcomer_leader_and_bystander_die_in_one_transfer_after_the_other() -> 
         cluster.wait_ready(first, last)
         cluster.open_gate(4)
 
-        cluster.wait_at_gate("transfer-1", first)  # who is to share it with the last one
+        cluster.wait_at_gate("transfer-1", first)  # it is to share the state with the last one
         cluster.kill(first)
         cluster.wait_at_gate("transfer-1", last)
         cluster.kill(sender(cluster, last))

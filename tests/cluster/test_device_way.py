@@ -1,5 +1,5 @@
-"""The way of gradients on a device, with tensors on the CPU and gloo as a stand-in for NCCL: what tests/cuda tells on a
-GPU, so that it cannot rot."""
+"""How gradients travel between devices, with CPU tensors and gloo as a stand-in for NCCL: the stories that tests/cuda
+runs on a GPU, so that the code cannot rot."""
 
 from __future__ import annotations
 

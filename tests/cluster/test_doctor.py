@@ -119,7 +119,7 @@ def test_a_process_that_dies_while_it_measures_is_named_and_nothing_hangs(tmp_pa
 
 
 def _gpu_workers(folder: Path) -> list[int]:
-    """Those that were started in this folder and run their own program already."""
+    """The processes that were started in this folder and already run their own program."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended, or is another user's
@@ -174,7 +174,7 @@ def on_all_hosts(network: Network, home: Path, command: str, *arguments: str | P
 
 
 def test_workers_of_a_real_world_need_what_the_doctor_says() -> None:
-    """If this fails after a change to the way in which connections grow: python benchmarks/footprint.py."""
+    """If this fails after a change to how connections grow, run python benchmarks/footprint.py."""
     held = footprint.measure(4)
     for name, need in (("files", FILES.at(4)), ("threads", THREADS.at(4)), ("memory_mb", MEMORY_BYTES.at(4) / 2**20)):
         assert held[name] <= need, f"{name}: more than foreseen"

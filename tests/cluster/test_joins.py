@@ -11,7 +11,7 @@ from lab.stage import Stage
 ARGS = ["--steps", 14, "--micro-batches", 6, "--ballast-mb", 32, "--worker", "w2"]
 CHANGED = re.compile(
     "the state changed on its way|w2 received a state with checksum"
-)  # the sender or w2 is first to tell
+)  # whether the sender or w2 is first to report it
 
 
 def test_the_others_compute_while_a_newcomer_receives_the_state() -> None:
@@ -57,8 +57,8 @@ def test_a_state_that_first_changes_while_it_is_sent_is_sent_again() -> None:
     assert {event["worker"] for event in result.outputs} == {"w0", "w1", "w2"}
 
 
-def test_a_newcomer_is_turned_away_if_the_sender_is_in_the_midst_of_the_change_and_the_next_one_joins() -> None:
-    with changing(micro_batches=3) as cluster:  # one for w0: its last one, in which it regroups
+def test_a_newcomer_is_turned_away_if_the_sender_is_in_the_middle_of_the_change_and_the_next_one_joins() -> None:
+    with changing(micro_batches=3) as cluster:  # w0 has one, its last, in which it regroups
         cluster.wait("worker.exited", worker="w2", exit_code=1)
         cluster.wait_at_gate(8, "w0", "w1")
         (other,) = cluster.add()
@@ -70,7 +70,7 @@ def test_a_newcomer_is_turned_away_if_the_sender_is_in_the_midst_of_the_change_a
 
 @contextmanager
 def changing(micro_batches: int) -> Iterator[Stage]:
-    """The script changes its state in the step in which w2 joins, for the first time."""
+    """The script first changes its state in the step in which w2 joins."""
     args = [*ARGS, "--micro-batches", micro_batches, "--kind", "perturb", "--at-step", 5]
     gates = [4, "transfer-1", "perturbed-5", *([8] if micro_batches == 3 else [])]
     with Stage(*args, script="trouble.py", gates=gates, workers=2) as cluster:

@@ -25,7 +25,7 @@ def test_two_workers_on_each_node_send_half_of_the_bytes_and_messages_and_get_th
 
 
 def test_a_worker_and_then_a_whole_node_are_lost() -> None:
-    """Of two nodes with two workers each: then levels have nodes of two and one, and at last there is one node."""
+    """Two nodes have two workers each; after the first loss, two workers and one; in the end, one node is left."""
     args = ["--steps", 30, "--micro-batches", 6, "--micro-batch-s", 0.01]
     with Stage(*args, gates=[25], hosts=2, workers=4) as cluster:
         victim = cluster.rank(1)

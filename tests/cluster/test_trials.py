@@ -129,7 +129,7 @@ def test_newcomers_in_training_and_in_validation(gate: int) -> None:
     assert {event["size"] for event in result.events("step.committed")} == {1, 3}
 
 
-def test_the_others_train_on_while_a_newcomer_runs_its_first_body() -> None:
+def test_the_others_keep_training_while_a_newcomer_runs_its_first_body() -> None:
     with start(gates=[2, 6, "first-w2"], workers=2) as cluster:
         warm(cluster, "w2", since=2, until=6)
         result = cluster.finish_undisturbed()

@@ -1,6 +1,6 @@
-"""Warm before ready: a newcomer runs the body once, for nothing, before it joins, and the others train on meanwhile.
+"""Warm before ready: a newcomer runs the body once before it joins and discards the result; the others keep training.
 
-The gate first-WORKER stands in the first body of a process, which would be a compiler's time."""
+The gate first-WORKER is in the first body of a process, and stands for the time that a compiler would take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOADER = ("--door", "loader")
 
 
 @pytest.mark.parametrize("door", [(), LOADER])
-def test_the_others_train_on_while_a_newcomer_runs_its_first_body(door: tuple[str, ...]) -> None:
+def test_the_others_keep_training_while_a_newcomer_runs_its_first_body(door: tuple[str, ...]) -> None:
     with Stage(*door, script=WARM, gates=[3, 12, "first-w2"], workers=2) as cluster:
         warm(cluster, "w2", since=3, until=12)
         result = cluster.finish_undisturbed()
@@ -25,7 +25,7 @@ def test_the_others_train_on_while_a_newcomer_runs_its_first_body(door: tuple[st
 
 
 def test_a_newcomer_rehearses_in_the_epoch_that_the_others_are_in_and_each_sample_counts_once() -> None:
-    """Of 5 steps each: it comes in the second one and joins in the same."""
+    """An epoch has 5 steps. The newcomer arrives in the second epoch and joins in the same one."""
     with Stage(*LOADER, script=WARM, gates=[6, 8, "first-w2"], workers=2) as cluster:
         cluster.wait_at_gate(6)
         cluster.until(lambda: max(each.step for each in cluster.view().workers) == 6, "step 6 heard of")
@@ -44,7 +44,7 @@ def test_a_newcomer_rehearses_in_the_epoch_that_the_others_are_in_and_each_sampl
     }
 
 
-def test_one_that_replaces_a_dead_worker_rehearses_too() -> None:
+def test_a_replacement_for_a_dead_worker_rehearses_too() -> None:
     with Stage(script=WARM, gates=[3, 12, "first-w2"], workers=2) as cluster:
         cluster.wait_at_gate(3, "w0", "w1")
         cluster.kill("w1")
@@ -90,7 +90,7 @@ def test_a_newcomer_whose_job_ends_while_it_rehearses_ends_quietly() -> None:
     assert result.events("worker.exited", worker="w2")[0]["exit_code"] == 0
 
 
-def test_a_newcomer_asked_to_leave_while_it_rehearses_goes_at_once() -> None:
+def test_a_newcomer_asked_to_leave_while_it_rehearses_leaves_at_once() -> None:
     with Stage(script=WARM, gates=[3, "first-w2"], workers=2) as cluster:
         cluster.wait_at_gate(3)
         cluster.add()

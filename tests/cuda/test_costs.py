@@ -1,5 +1,5 @@
-"""What it costs: one wait of the host for the GPU in a step, nothing that stays after a regroup, no long step when a
-newcomer has to compile its model first."""
+"""What training over NCCL costs: the host waits for the GPU once per step, nothing is left behind after a regroup, and
+no step is long when a newcomer has to compile its model first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_thirty_regroups_leak_nothing() -> None:
 
 
 def test_a_newcomer_that_compiles_its_model_holds_up_nobody() -> None:
-    """It has compiled for all shapes that there are, since micro-batches have one size."""
+    """It has compiled for all shapes, because micro-batches have one size."""
     slow = {"MICRO_BATCH_S": "0.2", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     args = ["--steps", 90, "--dtype", "bfloat16", "--compile", "--one-size"]
     with DeviceStage(*args, device=CUDA, workers=2, env=slow) as cluster:

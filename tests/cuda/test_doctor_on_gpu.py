@@ -1,4 +1,4 @@
-"""`everstep doctor` measures NCCL between two nodes that share one GPU: each says that it is a host of its own."""
+"""`everstep doctor` measures NCCL between two nodes that share one GPU: each claims to be its own host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from lab.command import EVERSTEP, Command
 from lab.ports import reserved_port
 
-torch.cuda.init()  # here, since the driver's sockets stay open: no test has left them behind
+torch.cuda.init()  # here, because the driver's sockets stay open: no test should be blamed for them
 
 
 def test_nccl_is_measured_between_nodes(tmp_path: Path) -> None:

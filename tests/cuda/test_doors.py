@@ -12,7 +12,7 @@ from lab.records_audit import END, audit
 from lab.stage import SCRIPTS, Stage
 from lab.terminal import Run
 
-RESTART_S = 5.0  # beside the script's own start
+RESTART_S = 5.0  # in addition to the script's own start
 
 
 def test_a_trial_has_the_bits_of_one_worker_through_a_death() -> None:

@@ -10,7 +10,7 @@ CUDA = "cuda"
 
 
 @pytest.mark.parametrize("model", device_stories.MODELS)
-def test_it_has_the_bits_of_one_worker_through_a_death(model: str) -> None:
+def test_a_model_has_the_bits_of_one_worker_through_a_death(model: str) -> None:
     device_stories.model_through_a_death(model, CUDA)
 
 

@@ -10,7 +10,7 @@ from lab import device_stories
 
 CUDA = "cuda"
 
-torch.cuda.init()  # here, since the driver's sockets stay open: no test has left them behind
+torch.cuda.init()  # here, because the driver's sockets stay open: no test should be blamed for them
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

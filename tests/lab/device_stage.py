@@ -38,7 +38,7 @@ class DeviceStage(Stage):
 
 
 def check_backend(run: Result | Cluster, wanted: str) -> None:
-    """Wherever several workers trained together, their gradients have gone this way."""
+    """Whenever several workers trained together, their gradients traveled from device to device."""
     together = {event["generation"] for event in run.events("regroup.settled", size=lambda size: size > 1)}
     chosen = run.events("backend.chosen", generation=lambda number: number in together)
     if not chosen or any(event["backend"] != wanted for event in chosen):

@@ -1,4 +1,4 @@
-"""Deaths, comings and goings while gradients are summed on the device: told on a GPU and, with a stand-in, in CI."""
+"""Deaths, joins and departures while gradients are summed on the device: run on a GPU and, with a stand-in, in CI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from everstep.wire import Policy
 from lab.device_stage import DeviceStage
 
 PLACES = ("forward", "backward", "sum", "update")
-STRICT = Policy(lease_s=6.0, arrive_s=60.0, stall_s=60.0)  # longer than anything that is not frozen stands still
+STRICT = Policy(lease_s=6.0, arrive_s=60.0, stall_s=60.0)  # longer than any worker pauses that is not frozen
 LONG = 30_000  # hidden units: 8 MB of gradients
 
 
@@ -22,7 +22,7 @@ def undisturbed(device: str, workers: int, *args: object) -> Result:
 
 
 def fast(device: str, workers: int) -> None:
-    """The bits depend on the world, but all workers of it have the same."""
+    """The bits depend on the world, but all of its workers have the same bits."""
     with DeviceStage("--reduce", "fast", device=device, gates=[8], workers=workers) as cluster:
         cluster.wait_at_gate(8)
         cluster.kill("w1")
@@ -33,8 +33,8 @@ def fast(device: str, workers: int) -> None:
 
 
 def killed_in(place: str, device: str) -> None:
-    """The victim is held at the place, so the others stand in the sum of that step, and do when it dies. In the sum,
-    another one keeps the victim there: its kernel runs, and waits for the other's."""
+    """The victim is held at the place, so the others are in the sum of that step when it dies. For a death in the sum,
+    another worker holds the victim there: the victim's kernel runs, and waits for the other worker's."""
     holds = ["backward@5:w2"] if place == "sum" else [f"{place}@5:w1"]
     with DeviceStage(device=device, holds=holds, workers=4) as cluster:
         if place == "sum":
@@ -116,7 +116,7 @@ def shrunk_to_one_and_grown_to_four(device: str) -> None:
 
 
 def killed_while_the_communicator_forms(device: str, moment: int) -> None:
-    """In its first settling, or in the second, after another death: it has said hello, and then it does not come."""
+    """In its first settling, or in the second, after another death: it has said hello, and then does not show up."""
     with DeviceStage(device=device, holds=[f"forming@{moment}:w2"], gates=[3], workers=4) as cluster:
         if moment == 2:
             cluster.wait_at_gate(3, "w0", "w1", "w2", "w3")
@@ -130,7 +130,7 @@ def killed_while_the_communicator_forms(device: str, moment: int) -> None:
 
 
 def killed_in_a_transfer(device: str, who: str) -> None:
-    """The sender, or the receiver: it has begun, and most of the state is still to come."""
+    """The sender or the receiver dies: the transfer has begun, and most of the state is still to come."""
     ballast = {"BALLAST_MB": "32"}
     with DeviceStage(device=device, holds=["transfer@1:w2"], gates=[4], workers=2, env=ballast) as cluster:
         cluster.wait_at_gate(4)
@@ -148,7 +148,7 @@ def killed_in_a_transfer(device: str, who: str) -> None:
 
 
 def own_collective_broken(device: str) -> None:
-    """The script's all_reduce: one does not come and dies; the others get PeerLost, and continue."""
+    """One worker dies before it reaches the script's all_reduce; the others get PeerLost, and continue."""
     held = {"holds": ["collective@8:w1"], "script": "default_group.py"}
     with DeviceStage("--steps", 16, device=device, workers=3, **held) as cluster:  # type: ignore[arg-type]
         cluster.wait_at_gate("collective", "w1")
@@ -161,7 +161,7 @@ def own_collective_broken(device: str) -> None:
 
 
 def thirty_regroups_leak_nothing(device: str, *, every: int, micro_batch_s: float) -> dict[str, Any]:
-    """One worker's script fails in backward, again and again, and goes on: the communicator is given up each time."""
+    """One worker's script fails in backward again and again, and continues: each time, the communicator is given up."""
     steps = 30 * every + 2
     env = {"RAISES": f"w1:{every}", "SAMPLES": "1", "MICRO_BATCH_S": str(micro_batch_s)}
     with DeviceStage("--steps", steps, device=device, workers=2, env=env) as cluster:
@@ -173,7 +173,7 @@ def thirty_regroups_leak_nothing(device: str, *, every: int, micro_batch_s: floa
         (end,) = result.events("resources.settled", worker=worker)
         most = {name: max(event[name] for event in early) for name in ("threads", "descriptors", "gpu_mb", "own_mb")}
         grown[worker] = {name: end[name] - most[name] for name in most}
-        # Rank 0 has a store with a thread and six descriptors for the present generation; one may be about to end.
+        # Rank 0 has a store with a thread and six descriptors for the current generation; one may be about to end.
         assert grown[worker]["threads"] <= 1, f"{worker} had {most} threads, {end} at the end"
         assert grown[worker]["descriptors"] <= 6, f"{worker} had {most} descriptors, {end} at the end"
         assert grown[worker]["gpu_mb"] <= 64, f"{worker} saw {most} of the GPU in use, {end} at the end"
@@ -182,7 +182,7 @@ def thirty_regroups_leak_nothing(device: str, *, every: int, micro_batch_s: floa
 
 
 def step_seconds(result: Result, worker: str) -> dict[int, float]:
-    """By step: since the step before."""
+    """By step: the time since the previous step."""
     committed = result.events("step.committed", worker=worker)
     return {after["step"]: after["t"] - before["t"] for before, after in pairwise(committed)}
 

@@ -1,4 +1,4 @@
-"""A newcomer that is held in its first body, at the gate first-WORKER (gates.py), while the others train on."""
+"""A newcomer that is held in its first body, at the gate first-WORKER (gates.py), while the others keep training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lab.stage import Stage
 
 
 def warm(cluster: Stage, newcomer: str, *, since: int, until: int) -> None:
-    """While the newcomer is in its first body, the others go from one gate to the next; then it gets ready."""
+    """While the newcomer is in its first body, the others go from one gate to the next; then it becomes ready."""
     cluster.wait_at_gate(since)
     assert cluster.add() == [newcomer]
     cluster.wait_at_gate(f"first-{newcomer}")

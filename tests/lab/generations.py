@@ -9,7 +9,7 @@ from everstep.engine.group import Group
 
 
 class Generations(LoneMembership):
-    """Each is formed when the one before is broken. `form`: forms the group of the next one."""
+    """Each generation is formed when the previous one is broken. `form`: forms the group of the next generation."""
 
     def __init__(self, worker: str, form: Callable[[int], Group]) -> None:
         self.worker, self._form = worker, form

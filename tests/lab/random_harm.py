@@ -11,8 +11,8 @@ from lab.stage import Stage
 def go_through(
     cluster: Stage, gates: Sequence[int], last: int, chance: random.Random, *, joins: float, most: int = 2
 ) -> None:
-    """At each gate up to `most` workers join, with this probability, and after it some are hurt; then on past the last
-    gate."""
+    """At each gate, up to `most` workers join with probability `joins`; after the gate, some workers are hurt. Then
+    open the last gate."""
     for gate in gates:
         cluster.wait_at_gate(gate)
         if len(living(cluster)) == 1 or chance.random() < joins:

@@ -1,5 +1,5 @@
 """Worlds of real processes, forked from one that has imported torch once. A test asks for a story by its name; each
-rank plays its part in it, and tells what came of it.
+rank plays its part and reports the result.
 
 A rank that is killed or frozen is lost: the others are told so, as a coordinator would tell them."""
 
@@ -37,8 +37,8 @@ _fork = multiprocessing.get_context("fork")
 
 @contextmanager
 def stage(script: Path) -> Iterator[Play]:
-    """Starts a script that ends in `serve`. What is yielded plays a story: its size, its name, its settings. Of each
-    rank it gives back what it told; None: it was lost."""
+    """Starts a script that ends in `serve`. Yields a function that plays a story, given its size, name, and settings,
+    and returns what each rank reported; None: the rank was lost."""
     process = subprocess.Popen(
         [sys.executable, str(script)],
         env=environment(PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'tests'}", OMP_NUM_THREADS="1"),
@@ -93,7 +93,7 @@ class Rank:
         return group
 
     def close(self, group: Group) -> None:
-        """When all are done with it."""
+        """Close the group when all are done with it."""
         if group.world.size > 1:
             group.gather(b"done")
         group.close()
@@ -108,7 +108,7 @@ class Rank:
             close()
 
     def await_closed(self) -> None:
-        """Until a loss is known and its generations are closed: before that no coordinator makes another one."""
+        """Wait until a loss is known and its generations are closed: no coordinator makes another one before that."""
         assert self._has_closed.wait(STORY_S)
 
     def _listen(self) -> None:
@@ -181,7 +181,7 @@ def _tell(lines: list[Connection], told: Mapping[int, Any], lost: int) -> None:
         if number not in told:
             try:
                 line.send((lost, time.monotonic()))
-            except OSError:  # it is gone, too
+            except OSError:  # that rank is gone too
                 pass
 
 
@@ -190,11 +190,11 @@ def _run(number: int, size: int, port: int, story: Story, settings: Mapping[str,
         line.send({"told": story(Rank(number, size, port, line), **settings)})
     except BaseException:
         line.send({"failure": f"rank {number}: {traceback.format_exc()}"})
-    os._exit(0)  # what it has started ends with it
+    os._exit(0)  # what this process has started ends with it
 
 
 def _keep_store(line: Connection) -> None:
-    """Rank 0's, but for its death: this one outlives all."""
+    """Takes the place of rank 0's store, but outlives all ranks."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
     line.send(server.port)
     try:

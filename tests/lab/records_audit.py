@@ -1,4 +1,4 @@
-"""Which records the steps of controlled.py used: each exactly once per epoch, and the weight tells that it was they."""
+"""Which records the steps of controlled.py used: each exactly once per epoch, and the weight proves it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def value(record: int) -> float:
 
 
 def audit(*runs: tuple[Result | Cluster, int], records: int = 640, epochs: int = 2) -> None:
-    """Each run up to a step. Every position once; and each step has moved the weight by the mean of just the records
+    """Each run up to a step used every position once, and each step moved the weight by the mean of exactly the records
     that it says it used."""
     used: dict[int, list[list[int]]] = {}
     weights = {0: 0.0}
@@ -36,7 +36,7 @@ def audit(*runs: tuple[Result | Cluster, int], records: int = 640, epochs: int =
     orders = [Permutation(records, SEED, epoch) for epoch in range(epochs)]
     for before, after in pairwise(sorted(weights)):
         if after != before + 1:
-            continue  # its teller was killed before it told
+            continue  # the worker that reports it was killed first
         taken = [p for start, count in used[after] for p in range(start, start + count)]
         mean = sum(value(orders[p // records][p % records]) for p in taken) / len(taken)
         assert weights[after] == pytest.approx(weights[before] - mean), f"step {after}"

@@ -23,7 +23,7 @@ def kill_and_join(cluster: Stage) -> None:
 
 
 def check_shares(result: Result, computed: str) -> None:
-    """`computed`: what the script tells for each micro-batch."""
+    """`computed`: the event that the script emits for each micro-batch."""
     deals = result.events("plan.dealt")
     assert {event["generation"] for event in deals} == {1, 2, 3}
     for deal in deals:

@@ -1,4 +1,4 @@
-"""A job gets as many GPUs as it has workers, each node its own; where there are fewer, it is said with numbers."""
+"""A job gets as many GPUs as it has workers, and each node its own; if there are fewer, a message gives the numbers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_nodes_of_one_docker_host_have_different_gpus() -> None:
 def test_nodes_of_this_machine_have_different_gpus() -> None:
     gpus = ["0", "1", "GPU-a", "GPU-b"]
     assert [share_of(gpus, 2, place)["CUDA_VISIBLE_DEVICES"] for place in range(2)] == ["0,1", "GPU-a,GPU-b"]
-    assert share_of(gpus, 0, 1) == {}  # as before: workers see what their machine has
+    assert share_of(gpus, 0, 1) == {}  # workers see all GPUs of their machine
 
 
 def test_a_machine_with_fewer_gpus_is_refused_before_anything_starts() -> None:
@@ -104,7 +104,7 @@ def test_a_shape_with_fewer_gpus_is_refused_and_idle_ones_are_noted() -> None:
     ("workers", "note"),
     [(4, "4 workers per node, but resources.gpu: 2"), (1, "workers_per_node: 1, but resources.gpu: 2")],
 )
-def test_workers_and_gpus_of_different_numbers_are_noted(
+def test_a_note_says_that_the_numbers_of_workers_and_gpus_differ(
     workers: int, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

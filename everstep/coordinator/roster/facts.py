@@ -164,16 +164,16 @@ class Sign:
     """One worker's last signs of life and progress. Changes with every call, so it lives beside the roster."""
 
     alive_at: float
-    told_at: float  # when the worker or its agent last said that what follows is so
+    told_at: float  # when the worker or its agent last confirmed what follows
     step: int = 0
     phase: str = OUTSIDE
     phase_since: float = 0.0
     longest_step_s: float = 0.0
     longest_wait_s: float = 0.0
-    generation: int = 0  # that the worker itself named last
+    generation: int = 0  # the one that the worker itself named last
     placed: int = 0  # the latest generation that it was placed in, as far as it was informed …
     num_held: int = 0  # … and its watches that are held for long
-    is_vouched: bool = False  # its agent says all this: the worker itself need not
+    is_vouched: bool = False  # its agent reports all this, so the worker itself need not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

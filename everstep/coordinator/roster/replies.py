@@ -173,7 +173,7 @@ class Orders:
 
 
 class EncodedOrders:
-    """One agent's orders, written once for all of its reports that find nothing changed."""
+    """One agent's orders, encoded once for all of its reports while nothing changes."""
 
     def __init__(self, roster: Roster, incarnation: str, orders: AgentOrders) -> None:
         self.roster, self.incarnation, self._orders = roster, incarnation, orders
@@ -201,7 +201,7 @@ class Peers:
 
     seen: int
     all: list[Peer]
-    encoded: bytes = field(default=b"[]", compare=False)  # for all agents: each gets a line for each other
+    encoded: bytes = field(default=b"[]", compare=False)  # the same for all agents: each gets a line for every other
 
 
 def next_peers(roster: Roster, before: Peers) -> Peers:

@@ -16,7 +16,7 @@ def pass_gate(step: int | str, **facts: int) -> None:
 
 
 def hold(place: str, step: int) -> None:
-    """Wait here if HOLDS has PLACE@STEP:WORKER for this worker and the gate of that name is closed."""
+    """Wait here if HOLDS has PLACE@STEP:WORKER for this worker and the gate PLACE is closed."""
     if f"{place}@{step}:{os.environ.get('EVERSTEP_WORKER')}" in os.environ.get("HOLDS", "").split(","):
         wait_at(place)
 
@@ -35,7 +35,7 @@ _is_first = True
 
 
 def pass_first_time() -> None:
-    """In a body: the first time in this process, wait at the gate first-WORKER. A compiler would take as long."""
+    """In a body: the first time in this process, wait at the gate first-WORKER, as if a compiler took that long."""
     global _is_first
     if _is_first:
         _is_first = False

@@ -1,5 +1,5 @@
-"""Rank 0 comes to collectives long after the others: longer than a group may take to form. Fails once, and is restarted
-by torchrun."""
+"""Rank 0 reaches collectives long after the others: later than a group may take to form. Fails once, and torchrun
+restarts it."""
 
 from __future__ import annotations
 

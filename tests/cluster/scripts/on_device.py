@@ -1,5 +1,5 @@
-"""A job on a GPU or on the CPU, with what models on GPUs use: other types of numbers, autocast, torch.compile, CUDA
-graphs, activation checkpointing. Batches are keyed by (step, micro-batch); the last of a step is short.
+"""A job on a GPU or on the CPU, with the features that models on GPUs use: other number types, autocast, torch.compile,
+CUDA graphs, activation checkpointing. Batches are keyed by (step, micro-batch); the last of a step is short.
 
 What happens to it is in the environment, so that an undisturbed run has the same arguments. HOLDS, a list of
 PLACE@STEP:WORKER, has a worker wait at a gate:
@@ -7,7 +7,7 @@ PLACE@STEP:WORKER, has a worker wait at a gate:
   forming@N    after the hellos of its Nth settling, before it forms a communicator with the others
   transfer@N   when the beginning of the Nth state that it receives is there
 RAISES=WORKER:N has a worker raise in backward in every Nth step, and go on. MICRO_BATCH_S makes it slow, BALLAST_MB its
-state large. With SAMPLES, it tells of its memory, threads and descriptors after each step."""
+state large. With SAMPLES, it reports its memory, threads and descriptors after each step."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Batches:
 
 
 def hold_in_regroupings() -> None:
-    """In the middle of an engine that knows nothing of us."""
+    """Hold inside the engine, which knows nothing about these gates."""
     check_fit, begin = regroup.check_fit, transfer._begin
     count = {"forming": 0, "transfer": 0}
 
@@ -118,15 +118,15 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=["cpu", "cuda"], required=True)
     parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--one-size", action="store_true", help="of all micro-batches: the last is not short")
+    parser.add_argument("--one-size", action="store_true", help="all micro-batches have one size, even the last")
     parser.add_argument("--micro-batches", type=int, default=6)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--reduce", default="exact")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--autocast", default="", help="to this type; with a GradScaler if it is float16")
+    parser.add_argument("--autocast", default="", help="autocast to this type; with a GradScaler if it is float16")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--graphs", action="store_true", help="of the body")
-    parser.add_argument("--two-streams", action="store_true", help="the body on one of its own")
+    parser.add_argument("--graphs", action="store_true", help="run the body as CUDA graphs")
+    parser.add_argument("--two-streams", action="store_true", help="run the body on its own stream")
     parser.add_argument("--checkpointing", default="")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--profile", action="store_true", help="count host synchronizations in steps 10 to 19")
@@ -134,7 +134,7 @@ def arguments() -> argparse.Namespace:
 
 
 def linger(gradient: Tensor) -> Tensor:
-    """The GPU comes to this gradient long after the host."""
+    """The GPU reaches this gradient long after the host."""
     torch.cuda._sleep(50_000_000)
     return gradient
 
@@ -159,7 +159,7 @@ def build(args: argparse.Namespace) -> tuple[Net, Callable[[Tensor], Tensor]]:
 
 
 def watch(model: Net, trainer: everstep.ElasticTrainer) -> None:
-    """Where the model is in forward and backward: told, held, or made to fail."""
+    """Places in forward and backward where the model emits an event, waits, or fails."""
     worker, every = (os.environ.get("RAISES") or ":0").split(":")
     raised: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""What this process holds: threads, descriptors, and memory of the GPU (which all its workers share)."""
+"""What this process holds: threads, descriptors, and GPU memory (of all workers that share the GPU)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sample(step: int) -> None:
 
 
 def settle(step: int) -> None:
-    """What was given up ends aside: tell what is held when that is over, or after a while."""
+    """What was given up ends in the background: report what is held when that is over, or after a while."""
     gc.collect()
     deadline, least = time.monotonic() + _SETTLE_S, held()
     quiet_since = time.monotonic()

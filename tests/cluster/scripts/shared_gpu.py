@@ -1,6 +1,6 @@
 """Imported before CUDA is used: several workers share one GPU, and compute the same bits on it.
 
-NCCL refuses two ranks on one GPU unless each seems to be on a host of its own; it connects those over sockets."""
+NCCL refuses two ranks on one GPU unless each seems to be on its own host; then it connects them over sockets."""
 
 from __future__ import annotations
 

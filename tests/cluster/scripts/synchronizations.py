@@ -22,7 +22,7 @@ _WAITS = re.compile(
 
 
 class Trace:
-    """Of some steps; tells "synchronizations" with a count by name at the end of the last one."""
+    """Counts them in some steps; emits "synchronizations" with the counts by name at the end of the last step."""
 
     def __init__(self, is_wanted: bool, *, first: int, last: int) -> None:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]

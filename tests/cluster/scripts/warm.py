@@ -1,5 +1,5 @@
 """The native loop, over a loader by `epochs` or by numbered micro-batches, with everything that a body may draw, count
-and change. Its first time in a process waits at the gate first-WORKER; with --fail WORKER it raises there instead."""
+and change. The first body in a process waits at the gate first-WORKER; with --fail WORKER, it raises there instead."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def drift_apart(kind: str) -> str:
 
 
 def planned(*generations: Sequence[int]) -> Generations:
-    """By number, the ranks of each: a worker is in those that name it."""
+    """The ranks of each generation, in order; a worker takes part in those that name it."""
     me, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
     worlds = iter(
         World(generation=n, rank=ranks.index(me), size=len(ranks), store_address="127.0.0.1", store_port=port)

@@ -1,4 +1,4 @@
-"""An agent's report vouches for its workers: their watches are held until there is news, its words count as theirs."""
+"""An agent's report vouches for its workers: their watches are held until there is news, and it speaks for them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from everstep import wire
 
-HELD_S = 60.0  # far longer than anybody waits here
-SOON_S = 20.0  # shorter than the longest hold: one that is held for long by mistake is noticed
+HELD_S = 60.0  # far longer than any wait here
+SOON_S = 20.0  # shorter than the longest hold, so that a call held for long by mistake is noticed
 
 
 class VouchingAgent:
-    """An agent that is nothing but its reports. Each is held a heartbeat, and says what changed."""
+    """An agent that only reports. Each report is held for a heartbeat, and says what changed."""
 
     def __init__(self, job, *puppets):
         self.job, self.number, self.after = job, 0, 0
@@ -67,7 +67,7 @@ def test_a_report_vouches_for_the_workers_that_it_does_not_list(play):
 
     assert job.statuses() == {"w0": "member", "w1": "member"}
 
-    agent.report(replace(agent.states[1], is_running=False))  # stopped, say by a debugger
+    agent.report(replace(agent.states[1], is_running=False))  # stopped, for example by a debugger
     deadline = time.monotonic() + SOON_S
     while job.statuses()["w1"] != "lost":
         assert time.monotonic() < deadline
@@ -79,13 +79,13 @@ def test_the_workers_of_an_agent_that_falls_silent_speak_for_themselves_before_t
     (w0,) = job.training(1)
     w0.watch()
     VouchingAgent(job, w0).report_all()
-    answer = thread.submit(w0.watch, wait_s=HELD_S).result(SOON_S)  # not for news, but to hear from it
+    answer = thread.submit(w0.watch, wait_s=HELD_S).result(SOON_S)  # to hear from the worker: no news
 
     assert (answer.is_closed, job.statuses()) == (False, {"w0": "member"})
 
     until = time.monotonic() + 2 * 3.0
     while time.monotonic() < until:
-        w0.watch(wait_s=HELD_S)  # from now on a heartbeat each
+        w0.watch(wait_s=HELD_S)  # from now on, each is held for a heartbeat
     assert job.statuses() == {"w0": "member"}
 
 
@@ -103,7 +103,7 @@ def test_a_report_that_builds_on_an_unknown_one_has_to_list_all(play):
 def test_what_an_agent_says_of_its_workers_progress_counts(play):
     job = play(start_workers=2, heartbeat_s=0.1, hang_s=0.5)
     w0, w1 = job.training(2)
-    job.together(w0.watch, w1.watch)  # each says in which generation it is
+    job.together(w0.watch, w1.watch)  # each says which generation it is in
     agent = VouchingAgent(job, w0, w1)
     busy, idle = agent.states
     agent.report(replace(busy, step=5, phase=wire.COMPUTING), replace(idle, step=5, phase=wire.WAITING))
@@ -120,7 +120,7 @@ def test_what_an_agent_says_of_its_workers_progress_counts(play):
 
 
 def test_a_watch_about_an_earlier_generation_than_the_worker_is_in_is_not_held_for_long(play, thread):
-    """Its watcher does not know yet: what happened to the new one would not be news to it."""
+    """Its watcher does not know the new generation yet, so what happens to it would not be news to the watcher."""
     job = play(start_workers=2, heartbeat_s=0.1)
     w0, w1 = job.training(2)
     VouchingAgent(job, w0, w1).report_all()
@@ -139,7 +139,7 @@ def test_a_spare_that_is_vouched_for_is_held_until_it_is_needed(play, thread):
     agent = VouchingAgent(job, w0, w1, w2)
     agent.report_all()
     arriving = thread.submit(w2.arrive_once, wait_s=HELD_S)
-    for _ in range(15):  # longer than one is held that nobody vouches for
+    for _ in range(15):  # longer than the call of a worker without a voucher is held
         agent.report()
     assert not arriving.done()
 
@@ -149,6 +149,6 @@ def test_a_spare_that_is_vouched_for_is_held_until_it_is_needed(play, thread):
     assert arriving.result(SOON_S).is_formed
 
 
-def test_agents_report_less_often_the_more_they_are_and_three_times_per_lease_at_least(play):
+def test_more_agents_report_less_often_but_at_least_three_times_per_lease(play):
     job = play(heartbeat_s=0.25, lease_s=0.6)
     assert VouchingAgent(job).report().report_s == pytest.approx(0.2)

@@ -1,5 +1,5 @@
 """One contract, four ways to sum a step: over gloo, through the memory of neighbors, in levels (nodes of neighbors, and
-gloo between them), and from device to device (with gloo in the place of NCCL). Deaths at every operation of the last
+gloo between them), and from device to device (with gloo in place of NCCL). Deaths at every operation of the last
 two."""
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ WAYS = ("neighbors", "gloo", "levels in rows", "levels crosswise", "device")
 PLANS = ("in runs", "scattered", "the first brings nothing", "the last brings all")
 SIZES = (1, 2, 3, 4, 5)
 QUICK_S = 5.0  # a sum is given up long before anything runs into a time limit
-OPERATIONS = {True: 9, False: 5}  # exact, fast: two or one to connect, to try, for each of two runs; one for buffers
+OPERATIONS = {True: 9, False: 5}  # exact, fast: two or one each to connect, to try, and for both runs; one for buffers
 
 World = Callable[[int], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def world(play: Play) -> World:
-    """What each rank of a world of this size came to, every way."""
+    """What each rank of a world of this size computed, in every way."""
     played: dict[int, list[dict[str, Any]]] = {}
 
     def of_size(size: int) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ def test_the_model_of_these_stories_has_several_runs_and_slices_of_no_length(wor
 
 
 def places(*, is_exact: bool) -> list[tuple[str, str]]:
-    """Where one is lost, and how: killed with half of its messages sent, or frozen before the first."""
+    """Where a rank is lost, and how: killed with half of its messages sent, or frozen before the first."""
     operations = [
         (at, how)
         for number in range(1, OPERATIONS[is_exact] + 1)
@@ -86,7 +86,7 @@ def places(*, is_exact: bool) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("at", "how"), places(is_exact=True))
-def test_a_death_at_any_place_costs_nothing_but_what_the_dead_one_held(play: Play, at: str, how: str) -> None:
+def test_a_death_anywhere_costs_only_what_the_dead_worker_held(play: Play, at: str, how: str) -> None:
     check_survivors(play, at, how, is_exact=True, victim=len(at) % 3)
 
 
@@ -129,7 +129,7 @@ def check_survivors(play: Play, at: str, how: str, *, is_exact: bool, victim: in
     assert survivors[0]["bits"] == survivors[1]["bits"]
 
 
-def test_these_are_all_operations_that_there_are(play: Play) -> None:
+def test_these_stories_cover_every_operation(play: Play) -> None:
     for is_exact, number in OPERATIONS.items():
         told = play(3, "lose one", at=f"before operation {number + 1}", how="SIGKILL", is_exact=is_exact)
         assert [each["code"] for each in told] == ["committed"] * 3

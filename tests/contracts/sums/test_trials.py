@@ -1,5 +1,5 @@
-"""Where the way from device to device does not serve, gloo does, in the same generation and on all workers; unless it
-was asked for."""
+"""If sums from device to device do not work, all workers use gloo in the same generation, unless the backend was
+requested."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lab.ranks import Play
 
 @pytest.fixture(scope="module")
 def alone(play: Play) -> str:
-    """What one worker comes to."""
+    """What one worker computes."""
     (told,) = play(1, "train", backend="gloo")
     return told["digest"]
 
 
-def test_workers_that_ask_for_it_sum_that_way_with_the_bits_of_one(play: Play, alone: str) -> None:
+def test_workers_that_request_the_stand_in_use_it_with_the_bits_of_one(play: Play, alone: str) -> None:
     for told in play(3, "train", backend="stand-in"):
         assert told["chosen"] == [[1, "stand-in", "requested"]]
         assert (told["digest"], told["steps"], told["has_link"]) == (alone, 3, True)
 
 
-def test_where_nothing_is_asked_for_workers_with_gpus_try_it_and_keep_it(play: Play, alone: str) -> None:
+def test_by_default_workers_with_gpus_try_nccl_and_keep_it(play: Play, alone: str) -> None:
     for told in play(2, "train"):
         assert told["chosen"] == [[1, "stand-in", "NCCL 2.28.9 on 2 GPUs"]]
         assert (told["digest"], told["has_link"]) == (alone, True)
@@ -35,15 +35,13 @@ def test_where_nothing_is_asked_for_workers_with_gpus_try_it_and_keep_it(play: P
         ("not connected in time", "w0: stand-in: not connected within 0.5 s"),
     ],
 )
-def test_where_the_trial_fails_all_go_over_gloo_in_the_same_generation(
-    play: Play, alone: str, harm: str, reason: str
-) -> None:
+def test_if_the_trial_fails_all_use_gloo_in_the_same_generation(play: Play, alone: str, harm: str, reason: str) -> None:
     for told in play(3, "train", harm=harm):
         assert told["chosen"] == [[1, "stand-in", "NCCL 2.28.9 on 3 GPUs"], [1, "gloo", reason]]
         assert (told["digest"], told["steps"], told["has_link"]) == (alone, 3, False)
 
 
-def test_where_it_was_asked_for_a_trial_that_fails_is_refused(play: Play) -> None:
+def test_if_the_backend_was_requested_a_failed_trial_is_an_error(play: Play) -> None:
     for told in play(2, "train", backend="stand-in", harm="one number is wrong"):
         code, message = told["refusal"].split(": ", 1)
         assert code == "backend-does-not-serve"
@@ -51,7 +49,7 @@ def test_where_it_was_asked_for_a_trial_that_fails_is_refused(play: Play) -> Non
         assert told["steps"] == 0
 
 
-def test_after_three_errors_without_a_step_between_them_gloo_serves(play: Play, alone: str) -> None:
+def test_after_three_errors_without_a_step_in_between_gloo_is_used(play: Play, alone: str) -> None:
     for told in play(2, "train", harm="each sum fails"):
         assert [each[:2] for each in told["chosen"]] == [
             [1, "stand-in"], [2, "stand-in"], [3, "stand-in"], [4, "gloo"],
@@ -77,7 +75,7 @@ def test_thirty_generations_leave_neither_threads_nor_descriptors_behind(play: P
         assert told["problems"] == []
 
 
-def test_under_torchrun_a_death_ends_the_link_though_no_coordinator_tells_of_it(play: Play) -> None:
+def test_under_torchrun_a_death_ends_the_link_although_no_coordinator_reports_it(play: Play) -> None:
     first, dead, last = play(3, "die in a fixed world")
     assert dead is None
     for told in (first, last):

@@ -1,4 +1,4 @@
-"""The benchmarks for GPUs, as far as they can be tried without one: their reports, and MPS that cannot serve."""
+"""The benchmarks for GPUs, as far as they can be tried without one: their reports, and MPS that does not work."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_mps_that_cuda_does_not_use_is_ended(
 
 
 @pytest.mark.parametrize("phase_s", [0.0, 0.02, 0.05])
-def test_a_kill_without_overhead_takes_what_is_left_of_a_step_with_one_worker_less(phase_s: float) -> None:
+def test_a_kill_without_overhead_takes_the_rest_of_a_step_with_one_worker_fewer(phase_s: float) -> None:
     smaller_step_s = 2 * 0.05 + 0.01  # one of three workers has two micro-batches; the sum
     assert overhead_s(smaller_step_s - phase_s, phase_s, smaller_step_s) == pytest.approx(0)
     assert overhead_s(0.2, phase_s, smaller_step_s) == pytest.approx(0.09 + phase_s)

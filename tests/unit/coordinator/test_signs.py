@@ -1,4 +1,4 @@
-"""How often agents report, and whose watch is asked to come again."""
+"""How often agents report, and which watches must be repeated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everstep.wire import Policy
     ("num_nodes", "lease_s", "expected_s"),
     [(2, 3.0, 1.0), (1000, 3.0, 1.0), (1000, 30.0, 2.0), (4000, 30.0, 8.0), (10_000, 600.0, LONGEST_REPORT_S)],
 )
-def test_reports_become_rarer_with_the_nodes_as_far_as_leases_allow(num_nodes, lease_s, expected_s):
+def test_more_nodes_report_less_often_as_far_as_leases_allow(num_nodes, lease_s, expected_s):
     assert report_interval_s(num_nodes, Policy(lease_s=lease_s)) == expected_s
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs measure NCCL with which, and which pair, GPU or version is named for it."""
+"""Which GPUs measure NCCL with each other, and which pair, GPU or version is named as a problem."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gpus(*counts: int) -> list[Gpu]:
 def measured(
     *counts: int, slow: Mapping[frozenset[Named], float] | None = None, slow_gpu: Named | None = None, broken: str = ""
 ) -> list[GpuLink]:
-    """200 GB/s within a node, 22 between nodes, but for those that are slow, at 3.1 or as given, or broken."""
+    """200 GB/s within a node, 22 between nodes, except for links that are slow, at 3.1 or as given, or broken."""
     links = []
     for one, other in (pair for each in gpu_rounds(gpus(*counts)) for pair in each):
         ends = frozenset({(one.node, one.number), (other.node, other.number)})
@@ -67,7 +67,7 @@ def test_nodes_measure_within_themselves_side_by_side() -> None:
 # --- what is said of it ---
 
 
-def test_good_links_are_told_with_their_speed() -> None:
+def test_good_links_are_reported_with_their_speed() -> None:
     assert said(0, measured(4, 4)) == [
         (OK, "6 pairs of GPUs within the node: 200 GB/s"),
         (OK, "4 pairs of GPUs between nodes: 22 GB/s"),
@@ -104,7 +104,7 @@ def test_a_pair_that_does_not_connect_is_an_error() -> None:
     assert said(0, links) == [(ERROR, "GPU 0 of a to GPU 0 of b: no route; no other pair was measured")]
 
 
-def test_what_was_not_measured_is_said() -> None:
+def test_the_doctor_says_what_was_not_measured() -> None:
     assert judge_gpu_links(0, [], num_gpus=0) == [Finding(check="nccl", level=OK, text="not measured: there is no GPU")]
     assert judge_gpu_links(0, [], num_gpus=1)[0].text == "not measured: there is only one GPU"
     assert judge_gpu_links(2, measured(2, 2, 0), num_gpus=4)[0].text == "not measured: this node has no GPU"
@@ -151,7 +151,7 @@ def test_a_node_without_gpus_has_no_version_to_differ() -> None:
     assert judged(1, given).keys() == {"nccl"}
 
 
-def test_a_process_that_died_while_it_measured_is_an_error_with_its_last_words() -> None:
+def test_a_process_that_died_while_it_measured_is_an_error_with_its_last_line() -> None:
     given = reports()
     given[1] = replace(given[1], gpu_problem="GPU 0 of b: exit code 1, out of memory", gpu_links=[])
     found = judged(1, given)["nccl"]

@@ -97,7 +97,7 @@ def test_more_open_files_than_the_hard_limit_are_not_advised() -> None:
 def test_a_limit_is_enough_for_a_small_world_and_not_for_a_large_one() -> None:
     small, large = (found("open files", max_files=10_000, num_nodes=number) for number in (2, 128))
     assert small.level == OK
-    assert large.level == WARNING and "a worker in a world of 1024 needs 10272 files: ulimit -n 65536" in large.hint
+    assert large.level == WARNING and "a worker in a world of 1024 needs 10272 files: run ulimit -n 65536" in large.hint
     assert found("threads", threads_left=100, num_gpus=1).level == OK
     assert found("memory", memory_bytes=1 << 30, num_nodes=100).level == WARNING, "8 workers of a world of 800"
 

@@ -1,4 +1,4 @@
-"""Which way gradients travel: one choice for all workers, with its reason; what was asked for is served or refused."""
+"""How gradients travel: one choice for all workers, with its reason; a request is met or refused."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_one_worker_sums_alone() -> None:
         ([on_gpu(0), on_gpu(1, refusal="w1: it formed no group in 20 s")], "w1: it formed no group in 20 s"),
     ],
 )
-def test_gloo_serves_with_a_reason(facts: list[BackendFacts], reason: str) -> None:
+def test_gloo_is_chosen_with_a_reason(facts: list[BackendFacts], reason: str) -> None:
     assert decide_backend(facts) == BackendChoice(backend=Backend.GLOO, reason=reason)
 
 
@@ -92,14 +92,14 @@ def test_the_same_gpu_number_on_another_host_is_another_gpu() -> None:
         ([on_gpu(0, refusal="w0: its sum differs"), on_gpu(1)], "w0: its sum differs"),
     ],
 )
-def test_nccl_that_was_asked_for_and_cannot_serve_is_an_error(facts: list[BackendFacts], problem: str) -> None:
+def test_nccl_that_was_requested_and_cannot_be_used_is_an_error(facts: list[BackendFacts], problem: str) -> None:
     with refused("nccl-cannot-serve", StateMismatch) as caught:
         decide_backend([replace(each, wish="nccl") for each in facts])
     assert caught.value.message == f'backend="nccl", but {problem}'
     assert caught.value.hint == 'fix that, or use backend="auto"'
 
 
-def test_the_stand_in_serves_whoever_asks_for_it() -> None:
+def test_the_stand_in_is_used_if_requested() -> None:
     choice = decide_backend([on_cpu(0, wish="stand-in"), on_gpu(1, wish="stand-in", nccl="")])
     assert (choice.backend, choice.reason) == (Backend.STAND_IN, "requested")
 
@@ -128,7 +128,7 @@ _WORKERS = st.builds(
 
 @st.composite
 def _worlds(draw: st.DrawFn) -> list[BackendFacts]:
-    """Of one wish, mostly: a job is one script."""
+    """Mostly with the same wish: a job is one script."""
     facts = draw(st.lists(_WORKERS, min_size=1, max_size=5))
     if draw(st.booleans()) or draw(st.booleans()):
         facts = [replace(each, wish=facts[0].wish) for each in facts]
@@ -153,7 +153,7 @@ def test_the_choice_does_not_depend_on_the_order_of_the_workers(
 
 
 @given(_worlds())
-def test_a_wish_is_served_or_refused_or_the_reason_says_why_it_does_not_matter(facts: list[BackendFacts]) -> None:
+def test_a_request_is_met_or_refused_or_the_reason_says_why_it_does_not_matter(facts: list[BackendFacts]) -> None:
     try:
         choice = decide_backend(facts)
     except StateMismatch:
@@ -166,7 +166,7 @@ def test_a_wish_is_served_or_refused_or_the_reason_says_why_it_does_not_matter(f
 
 
 @given(_worlds())
-def test_auto_is_never_an_error_and_nccl_serves_only_workers_with_a_gpu_each(facts: list[BackendFacts]) -> None:
+def test_auto_is_never_an_error_and_nccl_is_only_for_workers_with_a_gpu_each(facts: list[BackendFacts]) -> None:
     choice = decide_backend([replace(each, wish="auto") for each in facts])
     if choice.backend is Backend.NCCL:
         assert all(each.device == "cuda" and each.nccl == facts[0].nccl and not each.refusal for each in facts)
@@ -174,7 +174,7 @@ def test_auto_is_never_an_error_and_nccl_serves_only_workers_with_a_gpu_each(fac
         assert choice.must_try == any(not each.is_tried for each in facts)
 
 
-# --- who says it ---
+# --- who chooses ---
 
 
 @pytest.fixture
@@ -187,12 +187,12 @@ def _model() -> nn.Module:
     return nn.Linear(1, 1)
 
 
-def test_without_a_word_the_choice_is_made_for_the_script() -> None:
+def test_a_script_that_does_not_choose_a_backend_gets_auto() -> None:
     assert make_trainer(_model()).engine.work.backend_wish == "auto"
 
 
 @pytest.mark.parametrize("wish", WISHES)
-def test_the_variable_says_it_for_scripts_that_do_not(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_decides_for_scripts_that_do_not_choose(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERSTEP_BACKEND", wish)
     assert make_trainer(_model()).engine.work.backend_wish == wish
     assert make_trainer(_model(), backend="gloo").engine.work.backend_wish == "gloo"
@@ -209,7 +209,7 @@ def test_the_variable_says_it_for_scripts_that_do_not(wish: str, monkeypatch: py
         ("cpu:gloo,cuda:nccl", "nccl"),
     ],
 )
-def test_init_process_group_goes_before_the_variable(
+def test_init_process_group_takes_precedence_over_the_variable(
     following: None, monkeypatch: pytest.MonkeyPatch, backend: str | None, wish: str
 ) -> None:
     monkeypatch.setenv("EVERSTEP_BACKEND", "stand-in")
@@ -217,13 +217,15 @@ def test_init_process_group_goes_before_the_variable(
     assert everstep.ElasticTrainer(_model(), micro_batches=1).engine.work.backend_wish == wish
 
 
-def test_the_trainer_goes_before_init_process_group(following: None) -> None:
+def test_the_trainer_takes_precedence_over_init_process_group(following: None) -> None:
     everstep.init_process_group("gloo")
     trainer = everstep.ElasticTrainer(_model(), micro_batches=1, backend="auto")
     assert trainer.engine.work.backend_wish == "auto"
 
 
-def test_init_process_group_may_come_after_the_trainer_but_not_change_the_way_once_it_trains(following: None) -> None:
+def test_init_process_group_may_come_after_the_trainer_but_not_change_the_backend_once_it_trains(
+    following: None,
+) -> None:
     model = _model()
     trainer = everstep.ElasticTrainer(model, micro_batches=1)
     everstep.init_process_group("gloo")
@@ -254,7 +256,7 @@ print(trainer.num_steps, summed.tolist())
 def test_a_script_that_asks_for_nccl_trains_on_a_machine_without_gpus(tmp_path: Path) -> None:
     done = run(sys.executable, "-c", ASKS_FOR_NCCL, folder=tmp_path)
     assert done.stdout == "1 [1.0, 1.0]\n"
-    assert "gradients travel over gloo: there is only one worker" in done.stderr  # asked for, so it is told
+    assert "gradients travel over gloo: there is only one worker" in done.stderr  # requested, so it is logged
 
 
 def _train_one_step(trainer: everstep.ElasticTrainer, model: nn.Module) -> None:
@@ -264,10 +266,10 @@ def _train_one_step(trainer: everstep.ElasticTrainer, model: nn.Module) -> None:
         optimizer.step()
 
 
-# --- what no backend is ---
+# --- unknown backends ---
 
 
-def test_an_unknown_backend_is_refused_where_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_backend_is_refused_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for wish in WISHES:
         assert check_wish(wish) == wish
     with refused("sum-backend-unknown", UsageError, match="backend='mpi' is unknown"):

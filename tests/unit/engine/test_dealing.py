@@ -1,4 +1,4 @@
-"""Shares by speed: as early an end as can be, no change without a clear gain, and the same decision everywhere."""
+"""Shares by speed: steps end as early as possible, shares change only for a clear gain, and all decide the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOW_LAST = (0.1, 0.1, 0.1, 0.2)
 
 
 @given(paces=st.lists(st.sampled_from([1.0, 1.5, 2.0, 3.0]), min_size=2, max_size=3), number=st.integers(3, 9))
-def test_shares_end_as_early_as_any(paces: list[float], number: int) -> None:
+def test_shares_by_speed_end_as_early_as_possible(paces: list[float], number: int) -> None:
     def end(shares: Any) -> float:
         return max(share * pace for share, pace in zip(shares, paces, strict=True))
 
@@ -31,7 +31,7 @@ def test_shares_end_as_early_as_any(paces: list[float], number: int) -> None:
     assert end(found) == min(map(end, possible))
 
 
-def test_a_slow_worker_gets_fewer_and_its_end_is_foreseen() -> None:
+def test_a_slow_worker_gets_fewer_micro_batches_and_the_step_time_is_predicted() -> None:
     deal = decide_deal((4, 4, 4, 4), SLOW_LAST, 0.01, is_exact=False)
     assert deal is not None
     assert deal.shares == (5, 5, 4, 2)
@@ -61,7 +61,7 @@ def test_sums_of_a_run_are_counted_as_the_tree_has_them(num_leaves: int, data: s
     assert num_nodes(start, stop, num_leaves) == len(cover(range(start, stop), num_leaves))
 
 
-def test_where_sums_take_the_time_runs_stay_on_the_joints_of_the_tree() -> None:
+def test_if_sums_dominate_a_step_runs_end_where_subtrees_end() -> None:
     assert decide_deal((4, 4, 4, 4), SLOW_LAST, 2.0, is_exact=True) is None, "too little to gain"
     deal = decide_deal((4, 4, 4, 4), SLOW_LAST, 0.5, is_exact=False)
     assert deal is not None and deal.shares == (5, 5, 4, 2)
@@ -94,7 +94,7 @@ def step(pace: MicroBatchPace, clock: Ticks, work_s: float, number: int = 2, sum
     pace.committed()
 
 
-def test_a_pace_is_a_median_that_leaves_the_first_step_of_a_generation_out() -> None:
+def test_a_pace_is_a_median_without_the_first_step_of_a_generation() -> None:
     pace, clock = MicroBatchPace(), Ticks()
     pace.clock = clock
     step(pace, clock, 100.0)  # compiles
@@ -111,7 +111,7 @@ def test_a_pace_is_a_median_that_leaves_the_first_step_of_a_generation_out() -> 
     assert pace.micro_batch_s == 3.0
 
 
-def test_a_step_with_a_micro_batch_of_no_weight_tells_nothing_of_the_speed() -> None:
+def test_a_step_with_a_micro_batch_without_weight_says_nothing_about_speed() -> None:
     pace, clock = MicroBatchPace(), Ticks()
     pace.clock = clock
     for _ in range(10):
@@ -153,7 +153,7 @@ def test_shares_stay_for_some_steps_after_a_change() -> None:
     assert min(b - a for a, b in pairwise(changes)) >= WINDOW
 
 
-def test_where_each_worker_has_the_same_number_nothing_is_dealt() -> None:
+def test_if_each_worker_has_a_fixed_number_nothing_is_dealt() -> None:
     balance = Balance()
     balance.begin_generation(["w0", "w1"], 8, can_deal=False, is_exact=False)
     for number in range(20):
@@ -172,28 +172,28 @@ def test_a_slow_worker_is_named_once_and_once_more_when_it_has_recovered() -> No
     assert [each for each in said if each] == [[("w2", pytest.approx(1.1))]]
 
 
-def test_a_short_hiccup_names_no_worker() -> None:
+def test_a_worker_is_not_named_for_a_short_hiccup() -> None:
     stragglers = Stragglers()
     for number in range(50):
         assert stragglers.hear({"w0": 0.1, "w1": 0.3 if number % SURE_AFTER else 0.1}) == []
 
 
 @given(st.lists(st.floats(0.01, 10.0), min_size=2, max_size=9))
-def test_a_workers_factor_is_over_the_median_of_the_others(paces: list[float]) -> None:
+def test_a_workers_factor_is_its_time_over_the_median_of_the_others(paces: list[float]) -> None:
     found = slowness({f"w{rank}": pace for rank, pace in enumerate(paces)})
     for rank, pace in enumerate(paces):
         usual = median(paces[:rank] + paces[rank + 1 :])
         assert found[f"w{rank}"] == pytest.approx(pace / usual) or abs(pace - usual) < 0.0021
 
 
-def test_a_worker_is_compared_with_the_others_even_where_there_is_one() -> None:
+def test_a_worker_is_compared_with_the_others_even_if_there_is_only_one() -> None:
     assert slowness({"w0": 0.1, "w1": 0.2})["w1"] == pytest.approx(2.0)
     assert slowness({"w0": 0.1, "w1": 0.0}) == {"w0": 0.0, "w1": 0.0}, "not known"
     assert slowness({"w0": 0.0001, "w1": 0.0003})["w1"] == 1.0, "noise"
 
 
 class Device(Ticks):
-    """Works in the background: how long something took is known one mark later."""
+    """A device works in the background: how long something took is known one mark later."""
 
     def between_s(self, first: float, second: float) -> float | None:
         return second - first if second < self.now else None

@@ -1,4 +1,4 @@
-"""The connection between devices: given up at once, from anywhere, whatever it is doing; and its end is aside."""
+"""The connection between devices: given up at once, by any thread, whatever it is doing; it ends in the background."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Stubborn:
 
 
 class Link(DeviceLink):
-    """Over a communicator of the test's."""
+    """A link over a communicator that the test provides."""
 
     def __init__(self, generation: int, make: Callable[[], Communicator]) -> None:
         self._make = make  # type: ignore[method-assign]
@@ -102,7 +102,7 @@ def test_an_abort_does_not_wait_for_the_end_and_the_second_one_does_nothing(
     assert link.error == ""  # nothing failed
 
 
-def test_one_that_is_made_too_late_is_ended_at_once() -> None:
+def test_a_communicator_that_is_made_too_late_is_ended_at_once() -> None:
     begun, may_go_on, communicator = threading.Event(), threading.Event(), Stubborn()
     communicator.may_end.set()
 
@@ -122,7 +122,7 @@ def test_one_that_is_made_too_late_is_ended_at_once() -> None:
 
 
 def lonely_group(port: int) -> Group:
-    """One of two, whose peer never comes."""
+    """One rank of two, whose peer never comes."""
     group = Group(World(generation=1, rank=0, size=1), None, [], address="127.0.0.1", purpose="engine")
     group.world = replace(group.world, size=2, store_address="127.0.0.1", store_port=port)
     return group
@@ -134,9 +134,9 @@ def num_forming() -> int:
 
 @pytest.mark.parametrize("is_waiting", [True, False])
 def test_an_abort_while_it_forms_ends_the_forming(is_waiting: bool) -> None:
-    """With a peer that died meanwhile it would go on for as long as a group may take to form."""
+    """With a peer that died meanwhile, forming would continue for as long as a group may take to form."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
-    for _ in range(1 if is_waiting else 10):  # at any place before it waits
+    for _ in range(1 if is_waiting else 10):  # anywhere before it waits
         link = DeviceLink(lonely_group(server.port), Backend.STAND_IN, CPU, is_exact=True)
         if is_waiting:
             until(lambda: server.num_keys() > 0, timeout_s=QUICK_S)
@@ -166,7 +166,7 @@ def test_an_error_that_was_raised_keeps_no_link_and_no_socket_alive() -> None:
         gc.enable()
 
 
-def test_too_many_that_do_not_end_make_the_worker_leave(stubborn: Callable[[], Stubborn]) -> None:
+def test_too_many_communicators_that_do_not_end_make_the_worker_exit(stubborn: Callable[[], Stubborn]) -> None:
     dying = [Link(generation, stubborn) for generation in range(1, MOST_DYING + 2)]
     for link in dying:
         link.await_connected(QUICK_S)
@@ -184,7 +184,7 @@ def test_too_many_that_do_not_end_make_the_worker_leave(stubborn: Callable[[], S
     enough.abort()
 
 
-def test_one_that_ends_after_all_makes_room_for_the_next(stubborn: Callable[[], Stubborn]) -> None:
+def test_a_communicator_that_finally_ends_makes_room_for_the_next(stubborn: Callable[[], Stubborn]) -> None:
     communicators = [stubborn() for _ in range(MOST_DYING + 1)]
     for generation, communicator in enumerate(communicators):
         link = Link(generation, lambda communicator=communicator: communicator)
@@ -198,7 +198,7 @@ def test_one_that_ends_after_all_makes_room_for_the_next(stubborn: Callable[[], 
     following.abort()
 
 
-def test_one_that_waits_for_others_to_end_is_given_up_at_once(stubborn: Callable[[], Stubborn]) -> None:
+def test_a_link_that_waits_for_others_to_end_is_given_up_at_once(stubborn: Callable[[], Stubborn]) -> None:
     for generation in range(MOST_DYING + 1):
         link = Link(generation, stubborn)
         link.await_connected(QUICK_S)

@@ -33,7 +33,7 @@ class Done:
 
 
 class Noted:
-    """Does nothing, which is right in a world of one, and counts it."""
+    """Does nothing, which is correct in a world of one, and counts its operations."""
 
     num_operations = 0
 
@@ -49,8 +49,8 @@ class Noted:
 
 
 class Lingering(Noted):
-    """Its second operation (the first one connects) is broken off only when the test wants: until then it may write to
-    its memory, as a kernel of NCCL does that nobody waits for."""
+    """Its second operation (the first one connects) is aborted only when the test wants: until then, it may write to
+    its memory, as does an NCCL kernel that no one waits for."""
 
     def __init__(self) -> None:
         self.is_inside, self.may_end = threading.Event(), threading.Event()
@@ -80,7 +80,7 @@ class Worker:
         self.sum.fold.done(target)
 
     def launch(self, communicator: Communicator | None = None) -> DeviceLink:
-        """Begin the next attempt, in a generation of its own; over the stand-in, or over a communicator of the test."""
+        """Begin the next attempt, in its own generation; over the stand-in, or over the test's communicator."""
         world = World(generation=len(self.groups) + 1, rank=0, size=1)
         group = Group(world, None, [])
         link = Link(group, communicator) if communicator is not None else new_link(group)
@@ -100,7 +100,7 @@ class Worker:
             self.sum.ready(bucket)
 
     def give_up(self) -> None:
-        """As when the generation closes."""
+        """As happens when the generation closes."""
         self.sum.abort(self.groups[-1].world.generation)
         self.groups[-1].break_()
         with pytest.raises(PeerLost):
@@ -147,7 +147,7 @@ def is_mean(views: list[Tensor]) -> bool:
 def test_an_attempt_counts_only_if_nobody_has_aborted_its_link(
     make_worker: Callable[..., Worker], is_exact: bool
 ) -> None:
-    """What was broken off looks as if it had come to its end."""
+    """An aborted operation looks as if it had finished."""
     worker, communicator = make_worker(is_exact=is_exact), Noted()
     link = worker.launch(communicator)
     worker.ready()
@@ -184,10 +184,10 @@ def test_a_room_that_a_dying_attempt_may_still_write_to_is_not_used_by_the_next(
     worker.sum.forget()
     worker.launch()
     assert is_mean(worker.finish())
-    assert worker.num_rooms == 1  # nothing writes to the first one any more: it serves alone again
+    assert worker.num_rooms == 1  # nothing writes to the first room anymore: it is the only one again
 
 
-def test_where_the_device_has_no_memory_for_another_room_the_dying_one_is_waited_for(
+def test_without_memory_for_another_room_the_sum_waits_for_the_dying_one(
     make_worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, lingering = make_worker(is_exact=False), Lingering()
@@ -217,7 +217,7 @@ def test_a_device_without_memory_for_the_first_room_is_an_error(
         make_worker(is_exact=False).launch()
 
 
-def test_attempts_that_succeed_use_one_room_again_and_again(make_worker: Callable[..., Worker]) -> None:
+def test_successful_attempts_reuse_one_room(make_worker: Callable[..., Worker]) -> None:
     worker = make_worker(is_exact=True)
     for _ in range(5):
         worker.launch()

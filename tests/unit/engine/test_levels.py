@@ -48,7 +48,7 @@ def test_each_rank_has_one_deputy_in_each_other_node_and_both_sides_know_it(node
 
 
 @pytest.mark.parametrize("nodes", SHAPES)
-def test_every_rank_is_heard_in_every_node(nodes: Nodes) -> None:
+def test_every_node_hears_from_every_rank(nodes: Nodes) -> None:
     everyone = {rank for node in nodes for rank in node}
     for rank in everyone:
         mine = Levels(nodes, rank)
@@ -56,7 +56,7 @@ def test_every_rank_is_heard_in_every_node(nodes: Nodes) -> None:
         assert {*members, *(ward for member in members for ward in mine.represented_by(member))} == everyone
 
 
-def test_nodes_of_one_size_have_as_many_connections_as_there_are_other_nodes() -> None:
+def test_in_nodes_of_equal_size_a_worker_has_one_connection_per_other_node() -> None:
     eight_times_four = Levels(SHAPES[-1], 5)
     assert eight_times_four.represented_by(5) == (1, 9, 13, 17, 21, 25, 29)
     assert sorted(eight_times_four.deputies.values()) == [1, 9, 13, 17, 21, 25, 29]

@@ -183,7 +183,9 @@ class BrokenLink:
 
 
 @pytest.mark.parametrize(("sizes", "num_errors"), [((4, 3, 2, 1), 0), ((4, 4, 4, 3), 2)])
-def test_what_the_death_of_a_peer_breaks_is_no_error_of_nccl(sizes: tuple[int, ...], num_errors: int) -> None:
+def test_an_error_caused_by_the_death_of_a_peer_does_not_count_against_nccl(
+    sizes: tuple[int, ...], num_errors: int
+) -> None:
     engine = Engine(lambda board, closed: Peers(*sizes), ProgressPage())
     for _ in sizes:
         engine.regrouping._take_group()

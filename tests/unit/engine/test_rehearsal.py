@@ -1,4 +1,4 @@
-"""A newcomer's first body: nothing that it draws, computes or calls leaves a trace; then it is one of the others."""
+"""A newcomer's first body: nothing that it draws, computes or calls leaves a trace; then the newcomer joins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from everstep.wire import OUTSIDE
 
 
 class Membership(LoneMembership):
-    """A newcomer's: the others are at this step. Once it arrives they are gone, and it holds what it has."""
+    """A newcomer's membership: the others are at this step. Once it arrives, they are gone; it keeps its own state."""
 
     def __init__(self, *, is_newcomer: bool = True, step: int = 0) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def test_the_first_body_of_a_newcomer_leaves_no_trace(newcomer: Worker) -> None:
     assert drawn == (random.random(), numpy.random.rand(), torch.rand(()).item())
 
 
-def test_then_it_is_one_of_the_others_and_the_next_body_counts(newcomer: Worker) -> None:
+def test_after_its_rehearsal_a_worker_joins_and_its_next_body_counts(newcomer: Worker) -> None:
     newcomer.engine.regrouping.join()
     assert newcomer.engine.regrouping.state is EngineState.ALONE
     newcomer.body(BATCH)
@@ -110,13 +110,15 @@ def test_then_it_is_one_of_the_others_and_the_next_body_counts(newcomer: Worker)
     assert newcomer.engine.step == 1
 
 
-def test_in_a_rehearsal_the_worker_is_not_the_first_nor_in_its_last_micro_batch_nor_in_a_step(newcomer: Worker) -> None:
+def test_in_a_rehearsal_the_worker_is_not_rank_0_not_in_its_last_micro_batch_and_not_in_a_step(
+    newcomer: Worker,
+) -> None:
     newcomer.body(BATCH)
     assert newcomer.seen == [(1, False, OUTSIDE)]
 
 
-def test_what_a_script_does_after_a_step_it_does_not_do_after_a_rehearsal(newcomer: Worker) -> None:
-    """Though it holds the others' state by then, of many steps."""
+def test_a_script_does_not_do_after_a_rehearsal_what_it_does_after_a_step(newcomer: Worker) -> None:
+    """By then, it holds the state of the others, after many steps."""
     newcomer.body(BATCH)
     newcomer.engine.work.step = 7
     assert (newcomer.trainer.num_steps, newcomer.trainer.rank) == (0, 1)
@@ -133,7 +135,7 @@ def test_a_worker_that_begins_with_all_others_does_not_rehearse() -> None:
     worker.engine.close()
 
 
-def test_who_asks_the_others_in_a_rehearsal_gets_its_own_value(newcomer: Worker) -> None:
+def test_reduce_in_a_rehearsal_returns_the_workers_own_value(newcomer: Worker) -> None:
     with newcomer.trainer.step():
         assert newcomer.engine.reduce(3.0, 1.0) == 3.0
 
@@ -160,7 +162,7 @@ def test_sigterm_in_a_rehearsal_ends_it_at_once(newcomer: Worker) -> None:
         signal.signal(signal.SIGTERM, usual)
 
 
-def test_sigterm_before_it_needs_no_rehearsal(newcomer: Worker) -> None:
+def test_after_sigterm_a_newcomer_does_not_rehearse(newcomer: Worker) -> None:
     newcomer.engine.regrouping.join()
     newcomer.engine.regrouping.is_asked_to_leave = True
     with pytest.raises(Leaving):
@@ -169,7 +171,7 @@ def test_sigterm_before_it_needs_no_rehearsal(newcomer: Worker) -> None:
 
 
 @pytest.mark.parametrize(("step", "first_epoch"), [(0, 0), (4, 1), (6, 2)])
-def test_a_loop_over_epochs_begins_with_the_others_epoch_and_its_own_data_stay(step: int, first_epoch: int) -> None:
+def test_a_loop_over_epochs_begins_with_the_others_epoch_and_keeps_its_own_data(step: int, first_epoch: int) -> None:
     """An epoch has three steps."""
     worker = Worker(Membership(step=step), has_loader=True)
     assert worker.loader is not None
@@ -189,7 +191,7 @@ def test_a_loop_over_epochs_begins_with_the_others_epoch_and_its_own_data_stay(s
     worker.engine.close()
 
 
-def test_random_streams_are_put_back_where_they_were() -> None:
+def test_random_streams_are_restored() -> None:
     seed_everything(9)
     streams = RandomStreams.now()
     drawn = random.random(), numpy.random.rand(), torch.rand(()).item()
@@ -198,7 +200,7 @@ def test_random_streams_are_put_back_where_they_were() -> None:
     assert drawn == (random.random(), numpy.random.rand(), torch.rand(()).item())
 
 
-def test_where_nccl_does_not_start_the_newcomer_goes_on_to_the_trial(
+def test_if_nccl_does_not_start_the_newcomer_continues_to_the_trial(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: Any) -> None:

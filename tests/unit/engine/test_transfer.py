@@ -1,4 +1,4 @@
-"""The ways of a state (what travels on them: tests/contracts/states)."""
+"""The routes of a state (what travels on them: tests/contracts/states)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def neighbors(machines: Sequence[Sequence[int]]) -> list[list[int]]:
     return [[each for m in machines if rank in m for each in m if each != rank] for rank in range(size)]
 
 
-def test_once_per_machine_and_from_there_by_memory() -> None:
+def test_a_state_is_sent_once_per_machine_and_read_from_memory_there() -> None:
     routes = find_routes(1, [0, 2, 3, 4, 5], neighbors([[0, 1], [2, 4], [3, 5]]))
 
     assert routes == {
@@ -28,7 +28,7 @@ def test_once_per_machine_and_from_there_by_memory() -> None:
     }
 
 
-def test_who_cannot_read_a_peer_that_reads_it_gets_its_own_stream() -> None:
+def test_a_worker_that_cannot_read_the_memory_of_its_reader_gets_its_own_stream() -> None:
     routes = find_routes(0, [1], [[1], []])
 
     assert routes == {0: Route(following=1), 1: Route(source=0)}

@@ -64,7 +64,7 @@ def test_a_cover_holds_exactly_its_micro_batches(num_micro_batches: int, data: s
 
 
 @pytest.mark.parametrize("held", [None, [[], [], [], []], [[0], [], [5, 6], []]], ids=["none", "nothing", "some"])
-def test_those_who_rest_get_nothing_and_the_others_all_of_it(held: list[list[int]] | None) -> None:
+def test_resting_workers_get_nothing_and_the_others_get_everything(held: list[list[int]] | None) -> None:
     plan = plan_step(num_micro_batches=8, size=4, held=held, shares=(5, 1, 1, 1), resting=[1, 3])
 
     assert plan.micro_batches(1) == plan.micro_batches(3) == ()

@@ -123,7 +123,7 @@ def test_workers_are_as_many_as_the_gpus_that_are_asked_for() -> None:
     assert num_workers_of(load("entrypoint: a.py\nworkers_per_node: auto").job) == "auto"
 
 
-def test_a_backend_is_one_that_engines_know() -> None:
+def test_the_job_file_accepts_the_backends_that_engines_know() -> None:
     kinds = json_schema()["properties"]["backend"]["anyOf"][0]["enum"]
     assert set(kinds) == set(WISHES) - {"stand-in"}  # which is for tests
     for wish in kinds:

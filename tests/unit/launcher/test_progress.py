@@ -77,7 +77,7 @@ def test_goodput_is_the_time_between_commits_of_one_generation() -> None:
     assert goodput.good_s == 2.5
 
 
-def test_a_slow_worker_is_named_for_people_too() -> None:
+def test_a_slow_worker_is_also_named_in_the_output() -> None:
     said = {"worker": "w3", "reason": "w3 is slow: it takes 2.0 times as long", "factor": 2.0}
     assert event_line({"event": "worker.slow", **said}) == said["reason"]
     assert event_line({"event": "plan.dealt", "reason": "…"}) is None

@@ -51,7 +51,7 @@ def test_where_training_began_after_a_checkpoint() -> None:
     assert seen == [(2, 2), (3, 2)]
 
 
-def test_the_backend_of_init_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backend_of_init_takes_precedence_over_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     options = {"in_batch": lambda trial, batch: seen.append(trial.context.engine.work.backend_wish), "size": 2}
     monkeypatch.setenv("EVERSTEP_BACKEND", "nccl")

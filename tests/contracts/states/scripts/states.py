@@ -43,19 +43,19 @@ def digest(state: dict[str, Any]) -> str:
 
 
 def route_of(group: Group, machines: list[list[int]]) -> Route:
-    """As if these ranks were on machines of their own."""
+    """Pretend that these ranks are on separate machines."""
     neighbors = [next(each for each in machines if number in each) for number in range(group.world.size)]
     return find_routes(0, range(1, group.world.size), neighbors)[group.world.rank]
 
 
 def bring(group: Group, machines: list[list[int]], *, is_copied: bool = False) -> str:
-    """Rank 0's state to all."""
+    """Bring rank 0's state to all."""
     route, worker = route_of(group, machines), f"w{group.world.rank}"
     if group.world.rank:
         received = receive_state(group, route, worker)
         alone = io.BytesIO()
         torch.save(received["large"][1], alone)
-        assert alone.tell() < 2 * 500 * 500 * 2  # it shares its memory with nothing
+        assert alone.tell() < 2 * 500 * 500 * 2  # it shares its memory with no other tensor
         return digest(received)
     state = make_state()
     told = digest(state)
@@ -81,7 +81,7 @@ def brings(rank: Rank, machines: list[list[int]]) -> list[str]:
 
 
 def flips(rank: Rank, machines: list[list[int]], is_copied: bool) -> list[str]:
-    """A bit of what the second machine receives."""
+    """Flip a bit of what the second machine receives."""
     group = rank.form(1)
     into, told = transfer._into, []
 
@@ -102,7 +102,7 @@ def flips(rank: Rank, machines: list[list[int]], is_copied: bool) -> list[str]:
 
 
 def goes_on(rank: Rank, machines: list[list[int]], victim: int) -> str:
-    """One is killed as soon as one of the receivers begins; the others do it again."""
+    """One rank is killed as soon as one of the receivers begins; the others start over."""
     group = rank.form(1)
     pids = [int(raw) for raw in group.gather(str(os.getpid()).encode())]
 

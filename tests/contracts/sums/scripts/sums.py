@@ -1,4 +1,4 @@
-"""Stories of one step's sum, over the host and from device to device (in whose place gloo stands in)."""
+"""Stories of one step's sum, over the host and from device to device (with gloo in place of NCCL)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from everstep.engine.swap import Swap
 from everstep.errors import PeerLost
 from lab.ranks import Rank, serve
 
-WEIGHTS = (0.0, 3.0, 1.0, 0.0, 2.0, 5.0, 0.5)  # of the leaves: 11.5 in all, no power of two
+WEIGHTS = (0.0, 3.0, 1.0, 0.0, 2.0, 5.0, 0.5)  # of the leaves: 11.5 in all, not a power of two
 NUM_LEAVES = len(WEIGHTS)
 CPU = torch.device("cpu")
 SHAPES: tuple[tuple[torch.dtype, tuple[int, ...]], ...] = (
@@ -96,7 +96,7 @@ def digest(tensors: Sequence[Tensor]) -> str:
 
 
 class Worker:
-    """What one rank brings to sums: its model, and the sum's memory."""
+    """What one rank contributes to sums: its model, and the sum's memory."""
 
     def __init__(self, rank: Rank, *, is_exact: bool, model: Mixed | None = None, bucket_bytes: int = 400) -> None:
         self.rank, self.is_exact = rank, is_exact
@@ -190,7 +190,7 @@ def ways(rank: Rank, *, is_exact: bool, first: int) -> Iterator[tuple[str, Group
 
 @contextmanager
 def on_node(number: int) -> Iterator[None]:
-    """As if this rank were there: it has no neighbors elsewhere."""
+    """Pretend that this rank is on that node: it has no neighbors elsewhere."""
     machine = shared_memory.machine
     shared_memory.machine = lambda: f"node {number}"
     try:
@@ -233,11 +233,11 @@ FEW = ((torch.float32, (50,)), (torch.bfloat16, (20,)))
 
 def die(how: str) -> None:
     os.kill(os.getpid(), getattr(signal, how))
-    signal.pause()  # it comes at once, or a moment later
+    signal.pause()  # the signal comes at once, or a moment later
 
 
 def arm(at: str, how: str) -> None:
-    """The n-th operation from device to device, or another place in a generation: there this process ends."""
+    """End this process at the nth operation from device to device, or at another place in a generation."""
     exchange, hold, post_pulse = communicator.StandIn.exchange, sockets.hold, Reduction._post_pulse
     number = at.split()[-1]
     num_left = [int(number) if number.isdigit() else 0]
@@ -261,7 +261,7 @@ def arm(at: str, how: str) -> None:
 
 
 def lose_one(rank: Rank, at: str, how: str, *, is_exact: bool, victim: int = 1) -> dict[str, Any]:
-    """Three connect, try it out, and sum; one is lost on the way, and the others sum again without it."""
+    """Three ranks connect, try the link, and sum; one is lost meanwhile, and the others sum again without it."""
     worker = Worker(rank, is_exact=is_exact, model=Mixed(FEW))
     plan, everyone = plan_step(num_micro_batches=NUM_LEAVES, size=3), (0, 1, 2)
     worker.compute(plan.micro_batches(rank.number))
@@ -295,8 +295,8 @@ def lose_one(rank: Rank, at: str, how: str, *, is_exact: bool, victim: int = 1) 
 
 
 def lose_one_of_a_node(rank: Rank, at: str, how: str, victim: int) -> dict[str, Any]:
-    """Two nodes of two sum in levels; one is lost on the way, and the others sum again without it. Once its pulse is
-    out, some have the result already, and the others would get it from them."""
+    """Two nodes of two ranks sum in levels; one rank is lost meanwhile, and the others sum again without it. Once its
+    pulse is out, some already have the result, and the others would get it from them."""
     worker, everyone = Worker(rank, is_exact=True, model=Mixed(FEW)), (0, 1, 2, 3)
     plan = plan_step(num_micro_batches=NUM_LEAVES, size=4)
     worker.compute(plan.micro_batches(rank.number))

@@ -1,4 +1,4 @@
-"""Stories of whole workers that try the way from device to device; the stand-in plays NCCL's part."""
+"""Stories of whole workers that try to sum from device to device; the stand-in plays NCCL's part."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MICRO_BATCHES = 5
 
 
 def as_if_on_gpus(facts: Sequence[BackendFacts]) -> BackendChoice:
-    """The real choice of workers that have a GPU each; the stand-in serves where NCCL would."""
+    """The real choice of workers that each have a GPU; the stand-in takes NCCL's place."""
     choice = decide_backend([replace(each, device="cuda", gpu=each.worker, nccl="2.28.9") for each in facts])
     return replace(choice, backend=Backend.STAND_IN) if choice.backend is Backend.NCCL else choice
 
@@ -56,7 +56,7 @@ def connect_too_late(rank: Rank) -> None:
 
 
 def fail_in_each_sum(rank: Rank) -> None:
-    """After those that connect and that try."""
+    """Fail after the operations that connect and that try the link."""
     exchange = communicator.StandIn.exchange
 
     def fail(self: Any, sends: communicator.Pieces, recvs: communicator.Pieces) -> communicator.QueuedWork:
@@ -76,7 +76,7 @@ HARMS: Mapping[str, Callable[[Rank], None]] = {
 
 
 def train(rank: Rank, *, backend: str = "", harm: str = "") -> dict[str, Any]:
-    """`backend`: as asked for by the environment; "": workers with GPUs, and nothing asked for."""
+    """`backend`: requested by the environment; "": workers with GPUs, and nothing requested."""
     events = Path(tempfile.mkdtemp()) / "events"
     os.environ[env.EVENTS] = str(events)
     if backend:
@@ -113,7 +113,7 @@ def train(rank: Rank, *, backend: str = "", harm: str = "") -> dict[str, Any]:
 
 
 def many_generations(rank: Rank, *, number: int) -> dict[str, Any]:
-    """Each is connected and ends. Threads and descriptors after the third one, and after the last."""
+    """Each generation connects and ends. Returns threads and descriptors after the third one and after the last."""
     found: list[list[int]] = []
     tried: list[str] = []
     link_trial.NUMBERS = 1 << 12  # large messages make gloo spin where others need the processor
@@ -141,7 +141,7 @@ def many_generations(rank: Rank, *, number: int) -> dict[str, Any]:
 
 
 def die_in_a_fixed_world(rank: Rank) -> dict[str, Any]:
-    """Rank 1, while nobody sends or waits: as in a kernel of NCCL, which never hears of it."""
+    """Rank 1 dies while no one sends or waits, as in an NCCL kernel, which never learns of the death."""
     os.environ |= {"RANK": str(rank.number), "WORLD_SIZE": str(rank.size), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(rank.port)}
     group = linked(Fixed(None).next_group(0), is_exact=True)

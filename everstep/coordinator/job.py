@@ -139,8 +139,7 @@ class CoordinatedJob:
         report_s = report_interval_s(len(self.kept.nodes), self.roster.policy)
         deadline = now + min(report.wait_s, report_s) * random.uniform(AT_LEAST, 1.0)
         orders, told = self._orders_for(agent, report.incarnation), self._told_orders.get(agent)
-        # An agent that did not get the last reply (after=0) gets another one at once.
-        while is_understood and report.after and orders.says_the_same_as(told) and self._now() < deadline:
+        while is_understood and orders.says_the_same_as(told) and self._now() < deadline:
             await self._orders.wait(deadline - self._now(), agent)
             orders = self._orders_for(agent, report.incarnation)
         self._told_orders[agent] = orders

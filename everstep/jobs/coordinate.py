@@ -52,21 +52,41 @@ def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> in
     fleet.prepare()
     host, comes_back = own_address(options.host), options.fleet == "requeued"
     port = _port(files, options.port) if not comes_back else earlier_port(files, host)
+    with asked_to_end() as asked:  # until the end is on record: a signal must not come in between
+        view, was_asked = _serve(order, files, fleet, asked, say, host=host, port=port, comes_back=comes_back)
+        return _record(folder, view, say, was_asked=was_asked, comes_back=comes_back)
+
+
+def _serve(
+    order: NodeOrder,
+    files: CoordinatorFiles,
+    fleet: Fleet,
+    asked: threading.Event,
+    say: Callable[[str], None],
+    *,
+    host: str,
+    port: int,
+    comes_back: bool,
+) -> tuple[JobView, bool]:
+    """The job as it is at the end, and whether we were asked to end it."""
     with (
-        asked_to_end() as asked,
         LocalCoordinator(files, say=say, host=host, port=port) as local,
         closing(Coordinator(local.url, env.read_token(files.token), order.job)) as coordinator,
     ):
         view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order)))
-        say(f"job {order.job} at {local.url}, files in {folder}")
+        say(f"job {order.job} at {local.url}, files in {files.directory}")
         with fleet:
-            view, was_asked = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(folder))
+            view, was_asked = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(files.directory))
             if not _is_over(view) and comes_back:
                 _await_nodes(coordinator, fleet, order.grace_s)
                 view = coordinator.view(is_brief=True)
             if _is_over(view):
                 _await_nodes(coordinator, fleet, _LEAVE_S)
                 fleet.dissolve(is_good=view.is_finished)
+    return view, was_asked
+
+
+def _record(folder: Path, view: JobView, say: Callable[[str], None], *, was_asked: bool, comes_back: bool) -> int:
     if not _is_over(view):
         say("ended by a signal; the job continues without its coordinator until the next one comes")
         if comes_back:

@@ -9,12 +9,11 @@ from everstep.engine.parcel import Outgoing
 from everstep.engine.step_work import StepWork
 from everstep.engine.transfer import StateChanged, send_state
 
+_CHANGES = "the script of {worker} changes its weights within step {step}, and has changed them now"
+
 
 class ReportBroken(Protocol):
     def __call__(self, generation: int, reason: str, *, must_probe: bool) -> None: ...
-
-
-_CHANGES = "the script of {worker} changes its weights within step {step}, and has changed them now"
 
 
 class StateSender:

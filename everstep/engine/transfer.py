@@ -34,9 +34,8 @@ _KEY_BYTES = 16
 _GOOD, _CHANGED = b"\0", b"\1"  # what a receiver says about the bytes
 _LENGTH = struct.Struct("<q")
 _INLET = struct.Struct(f"<q{_KEY_BYTES}s256s")  # where a receiver accepts its state: port, key, address
-_SHOWN = struct.Struct(
-    f"<{TOKEN_BYTES}sq{SUM_BYTES}s"
-)  # where a reader finds the state: block, length of the letter, checksum
+# Where a reader finds the state: block, length of the letter, checksum.
+_SHOWN = struct.Struct(f"<{TOKEN_BYTES}sq{SUM_BYTES}s")
 
 
 class StateChanged(PeerLost):

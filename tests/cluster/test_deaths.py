@@ -51,11 +51,12 @@ def test_newcomer_leader_and_bystander_die_in_one_transfer_after_the_other() -> 
     args = ["--steps", 10, "--micro-batches", 6, "--ballast-mb", 32, "--kind", "slow-transfer", "--worker", "w4,w5"]
     with Stage(*args, script="trouble.py", gates=gates, workers=4) as cluster:
         cluster.wait_at_gate(4)
-        first, last = cluster.add(2)
-        cluster.wait_ready(first, last)
+        newcomers = cluster.add(2)
+        cluster.wait_ready(*newcomers)
         cluster.open_gate(4)
 
-        cluster.wait_at_gate("transfer-1", first)  # it is to share the state with the last one
+        first = cluster.wait("gate.reached", step="transfer-1")["worker"]  # it is to share the state with the last one
+        (last,) = {*newcomers} - {first}
         cluster.kill(first)
         cluster.wait_at_gate("transfer-1", last)
         cluster.kill(sender(cluster, last))

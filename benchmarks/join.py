@@ -28,6 +28,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.jobs import SCRIPTS, full_generation
 from everstep.engine.fixed_world import Fixed
+from everstep.engine.inlet import Inlet
 from everstep.engine.parcel import Outgoing
 from everstep.engine.state_routes import find_routes
 from everstep.engine.transfer import receive_state, send_state
@@ -49,14 +50,16 @@ def transfer_worker(size_mb: int) -> None:
     }
     route = find_routes(0, [1], [[], []])[group.world.rank]
     for _ in range(TRANSFERS):
-        group.gather(b"ready")
-        started = time.perf_counter()
-        if group.world.rank == 0:
-            send_state(Outgoing(state, "w0", is_copied=False), group, 1, lambda error: sys.exit(str(error)))
-        else:
-            received = receive_state(group, route, "w1")
-            print(json.dumps(time.perf_counter() - started), flush=True)
-            assert len(received["large"]) == TENSORS
+        with Inlet(group.address) as inlet:
+            inlets = [json.loads(raw) for raw in group.gather(json.dumps(inlet.card).encode())]
+            started = time.perf_counter()
+            if group.world.rank == 0:
+                outgoing = Outgoing(state, "w0", is_copied=False)
+                send_state(outgoing, group, route, inlets, lambda error: sys.exit(str(error)))
+            else:
+                received = receive_state(group, route, "w1", inlet, inlets)
+                print(json.dumps(time.perf_counter() - started), flush=True)
+                assert len(received["large"]) == TENSORS
         group.gather(b"received")
     os._exit(0)
 

@@ -23,7 +23,7 @@ class LoneMembership:
     is_in_step = False
 
     def __init__(self) -> None:
-        self._group = Group(World(generation=1, rank=0, size=1, reason="no coordinator: alone"), None, [])
+        self._group = Group(World(generation=1, rank=0, size=1, reason="no coordinator: alone"))
 
     def announce(self) -> None: ...
 

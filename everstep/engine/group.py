@@ -1,9 +1,9 @@
 """The connections of one generation: messages between ranks, and a way to end them at once.
 
-Everything on top (sums, state, pulse) is made of `send` and `recv` of tensors with a tag, over gloo. (Small messages of
-a step go to neighbors directly.) A message is matched by (peer, tag), never by the order of calls. The memory given to
-an operation must stay as it is until its work has ended or the group is still. A group is never reused: each
-generation forms its own.
+Neighbors, the peers on this machine, read each other's memory and exchange messages over Unix sockets (neighbors.py).
+gloo carries tensors to other machines, by `send` and `recv` with a tag; it connects only ranks that use the connection
+(levels.py). A message is matched by (peer, tag), never by the order of calls. The memory given to an operation must
+stay as it is until its work has ended or the group is still. A group is never reused: each generation forms its own.
 
 When a connection breaks, gloo ends all operations but those in mid-message: waiting for one of these would never
 end, and nothing wakes it. So waiting is done in threads that can be left behind, and `make_still` makes sure that gloo
@@ -31,7 +31,7 @@ from everstep.engine import background, sockets
 from everstep.engine.cards import swap_cards
 from everstep.engine.levels import Levels, Nodes, single
 from everstep.engine.neighbors import Door, Neighbor
-from everstep.engine.swap import Swap
+from everstep.engine.swap import Swap, gather
 from everstep.engine.world import World
 from everstep.errors import PeerLost, UsageError
 
@@ -44,8 +44,8 @@ KNOCK_S = 1.0  # torch retries for up to twice as long where no one listens, and
 WAIT_S = 24 * 3600.0  # the coordinator decides which workers are alive, not gloo's timeout
 
 # Tags below this belong to a step's buckets.
-TAG_HEADER, TAG_PULSE, TAG_BUFFERS, TAG_GATHER = 0, 1, 2, 3
-TAG_TRANSFER, TAG_CANARY, TAG_BUCKETS = 5, 9, 1 << 10
+TAG_HEADER, TAG_PULSE, TAG_BUFFERS = 0, 1, 2
+TAG_TRANSFER, TAG_CANARY, TAG_BUCKETS = 5, 9, 1 << 10  # 3 and 4: swap.py
 
 T = TypeVar("T")
 
@@ -105,11 +105,9 @@ class Group:
     def __init__(
         self,
         world: World,
-        gloo: ProcessGroupGloo | None,
-        held: list[socket.socket],
         neighbors: Mapping[int, Neighbor] | None = None,
         nodes: Nodes = (),
-        address: str = "",
+        address: str = "127.0.0.1",
         purpose: str = "",
     ) -> None:
         self.world = world
@@ -118,13 +116,13 @@ class Group:
         self.neighbors = neighbors or {}  # by rank
         levels = Levels(nodes, world.rank)
         self.levels = levels if levels.is_useful else None  # None: each rank talks to all others
-        self.gloo = gloo
+        self.gloo: ProcessGroupGloo | None = None  # None: all peers are neighbors
         self.is_broken = False
         self._has_peer_ended = False  # set only if `watch_peers` was called
         self._changed = threading.Condition()
-        self._held = held
+        self._held: list[socket.socket] = []  # gloo's connections
         self._others: list[socket.socket] = []  # other connections that end when the group breaks
-        # A receive per peer that never gets a message, only the news that its connection is over.
+        # A receive per connection that never gets a message, only the news that the connection is over.
         self._canaries: list[dist.Work] = []
 
     @classmethod
@@ -151,7 +149,7 @@ class Group:
         """Connect to all peers of the generation. Blocks, until it is done or the attempt is given up. Without
         neighbors, everything goes over gloo."""
         if world.size == 1:
-            return cls(world, None, [])
+            return cls(world)
         attempt, timeout_s = attempt or GroupForming(), timeout_s or form_s(world.size)
         with attempt.connecting(world):
             return cls._connect(world, address, purpose, timeout_s, attempt, has_neighbors)
@@ -161,49 +159,60 @@ class Group:
         cls, world: World, address: str, purpose: str, timeout_s: float, attempt: GroupForming, has_neighbors: bool
     ) -> Group:
         store = generation_store(world, purpose, timeout_s, attempt)
-        device, own = _listening_device(address)
-        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stub, like send and recv
-        options._devices = [device]
-        options._threads = 1  # messages only: sent and received by gloo's event loop
-        options._timeout = timedelta(seconds=timeout_s)
-        addresses = dist.HashStore()  # otherwise gloo asks rank 0's store for each peer's address in turn
-        gloo = ProcessGroupGloo(addresses, world.rank, world.size, options)
-        with Door(world) if has_neighbors else contextlib.nullcontext() as door:
-            mine = addresses.get(_GLOO_KEY.format(world.rank)).hex()
-            cards = swap_cards(store, world, "card", [own, mine, door and door.card, env.has_levels()])
-            for rank in world.peers:
-                addresses.set(_GLOO_KEY.format(rank), bytes.fromhex(cards[rank][1]))  # type: ignore[arg-type]
-            neighbors, nodes = (
-                door.find([card[2] for card in cards], lambda seen: swap_cards(store, world, "seen", seen))
-                if door is not None
-                else ({}, single(world.size))
-            )
-            if not all(card[3] for card in cards):
+        neighbors: dict[int, Neighbor] = {}
+        nodes = single(world.size)
+        is_one_node = False
+        if has_neighbors:
+            with Door(world) as door:
+                cards = swap_cards(store, world, "card", [door.card, env.has_levels()])
+                neighbors, nodes = door.find(
+                    [card for card, _ in cards], lambda seen: swap_cards(store, world, "seen", seen)
+                )
+            is_one_node = len(nodes) == 1
+            if not all(wants_levels for _, wants_levels in cards):
                 nodes = single(world.size)
-        group = cls(world, gloo, [], neighbors, nodes, address, purpose)
+        group = cls(world, neighbors, nodes, address, purpose)
         try:
-            group._connect_all(own, [tuple(card[0]) for card in cards], attempt)
+            if not is_one_node:
+                group._connect_others(store, timeout_s, attempt)
         except BaseException:
             group.close()
             raise
         return group
 
-    def _connect_all(
+    def _connect_others(self, store: dist.Store, timeout_s: float, attempt: GroupForming) -> None:
+        """Connect to the peers that this rank talks to over the network."""
+        world = self.world
+        device, own = _listening_device(self.address)
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stub, like send and recv
+        options._devices = [device]
+        options._threads = 1  # messages only: sent and received by gloo's event loop
+        options._timeout = timedelta(seconds=timeout_s)
+        addresses = dist.HashStore()  # otherwise gloo asks rank 0's store for each peer's address in turn
+        self.gloo = ProcessGroupGloo(addresses, world.rank, world.size, options)
+        mine = addresses.get(_GLOO_KEY.format(world.rank)).hex()
+        cards = swap_cards(store, world, "gloo", [own, mine])
+        for rank in world.peers:
+            addresses.set(_GLOO_KEY.format(rank), bytes.fromhex(cards[rank][1]))  # type: ignore[arg-type]
+        self._use_connections(own, [tuple(card[0]) for card in cards], attempt)
+
+    def _use_connections(
         self, own: sockets.Endpoint, all_of_them: Sequence[sockets.Endpoint], attempt: GroupForming
     ) -> None:
         """gloo connects two ranks once both have used the connection; the rank with the higher endpoint starts it. The
         connections that this rank starts come first, because it need not wait for those peers."""
         world, endpoints = self.world, [sockets.in_order(each) for each in all_of_them]
+        partners = self.levels.partners if self.levels is not None else {*world.peers} - self.neighbors.keys()
         try:
-            for peer in sorted(world.peers, key=lambda rank: (endpoints[rank] > endpoints[world.rank], rank)):
+            for peer in sorted(partners, key=lambda rank: (endpoints[rank] > endpoints[world.rank], rank)):
                 if attempt.is_given_up:
                     raise PeerLost(f"generation {world.generation} was closed", code="generation-closed-forming")
                 self._canaries.append(self.recv(torch.empty(1, dtype=torch.uint8), peer, TAG_CANARY))
         finally:
-            self._held = sockets.hold(own, {all_of_them[rank] for rank in world.peers})
-        if len(self._held) < len(world.peers):
+            self._held = sockets.hold(own, {all_of_them[rank] for rank in partners})
+        if len(self._held) < len(partners):
             raise PeerLost(
-                f"found {len(self._held)} of {len(world.peers)} connections of generation {world.generation}",
+                f"found {len(self._held)} of {len(partners)} connections of generation {world.generation}",
                 code="connections-missing",
             )
 
@@ -218,16 +227,22 @@ class Group:
         if link is not None and is_over:
             link.abort()
 
+    def ends(self) -> select.poll:
+        """Polls for the first end of a connection to a peer, whoever ends it."""
+        connections = select.poll()
+        lines: list[socket.socket | Neighbor] = [*self._held, *self.neighbors.values()]
+        for line in lines:
+            connections.register(line.fileno(), select.POLLRDHUP)
+        return connections
+
     def watch_peers(self) -> None:
         """For worlds in which no coordinator reports deaths: when the first connection ends, abort the link between the
         devices, because a sum over NCCL would wait forever. Nothing else ends: a peer that is done may have left
         messages to be read."""
-        connections = select.poll()
-        for sock in self._held:
-            connections.register(sock, select.POLLRDHUP)
+        ends = self.ends()
 
         def watch() -> None:
-            connections.poll()  # `break_` ends this wait too
+            ends.poll()  # `break_` ends this wait too
             with self._changed:
                 self._has_peer_ended, link = True, self._link
             if link is not None:
@@ -266,19 +281,8 @@ class Group:
         return self._or_still(finish)
 
     def gather(self, payload: bytes, ranks: Sequence[int] | None = None) -> list[bytes]:
-        """All members' payloads, by rank; or that of these ranks, if only they come here. Two rounds: lengths first."""
-        among = range(self.world.size) if ranks is None else ranks
-        lengths = {rank: torch.zeros(1, dtype=torch.int64) for rank in among}
-        self._swap(torch.tensor([len(payload)], dtype=torch.int64), lengths, TAG_GATHER)
-        texts = {rank: torch.empty(int(length), dtype=torch.uint8) for rank, length in lengths.items()}
-        self._swap(torch.frombuffer(bytearray(payload), dtype=torch.uint8), texts, TAG_GATHER + 1)
-        return [payload if rank == self.world.rank else bytes(texts[rank].numpy()) for rank in among]
-
-    def _swap(self, own: Tensor, theirs: dict[int, Tensor], tag: int) -> None:
-        peers = [rank for rank in theirs if rank != self.world.rank]
-        works = [self.recv(theirs[peer], peer, tag) for peer in peers]
-        works += [self.send(own, peer, tag) for peer in peers]
-        self.wait(works)
+        """For the script's thread: all members' payloads, by rank; or those of these ranks, if only they come here."""
+        return self._or_still(lambda: gather(self, payload, ranks or range(self.world.size)))
 
     def wait(self, works: Sequence[dist.Work]) -> None:
         """For the script's thread: until all are done, or PeerLost as soon as one failed or the group is broken."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -114,12 +114,26 @@ class HostSum:
     def share(self, owner: int) -> Tensor:
         assert self._own is not None
         if owner == self._world.rank:
+            self._show_buffers(self._own, self._neighbors)
             for peer in self._world.peers:
-                self._talk.send(self._own, peer, TAG_BUFFERS)
+                if peer not in self._neighbors:
+                    self._talk.send(self._own, peer, TAG_BUFFERS)
             return self._own
         room = torch.empty_like(self._own)
-        self._talk.recv(room, owner, TAG_BUFFERS)
+        if owner in self._neighbors:
+            self._take_buffers(room, owner)
+        else:
+            self._talk.recv(room, owner, TAG_BUFFERS)
         return room
+
+    def _show_buffers(self, buffers: Tensor, neighbors: Iterable[int]) -> None:
+        raw = buffers.numpy().tobytes()
+        for peer in neighbors:
+            self._neighbors[peer].send_long(raw, TAG_BUFFERS)
+
+    def _take_buffers(self, room: Tensor, neighbor: int) -> None:
+        raw = self._neighbors[neighbor].recv_long(room.numel(), TAG_BUFFERS)
+        room.copy_(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
 
     def make_certain(self) -> None:
         self._certain_at = time.monotonic()

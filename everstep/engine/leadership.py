@@ -33,6 +33,7 @@ class MemberHello:
     backend: BackendFacts
     is_agreeing: bool  # it came here while agreeing on a value: its script is between two steps
     neighbors: list[int]  # ranks whose memory it reads
+    inlet: list[Any]  # where it accepts a state (inlet.py)
     held: list[int]  # micro-batches of the next step that it has computed
     answers: dict[str, list[Any]]  # agreed on since its last commit, for members that missed one
 

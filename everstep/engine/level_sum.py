@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from everstep.engine.bucket_sums import Conversation, SumTask, add_in_order, add_parts
+from everstep.engine.group import TAG_BUFFERS
 from everstep.engine.host_sum import IN_FLIGHT, HostSum, HostWay
 from everstep.engine.levels import Levels
 from everstep.engine.mean import divide
@@ -56,6 +58,23 @@ class LevelSum(HostSum):
                 merged.append(self._merge(posted.popleft()))
             else:
                 self._finish(merged.popleft())
+
+    def share(self, owner: int) -> Tensor:
+        assert self._own is not None
+        levels, rank = self._levels, self._world.rank
+        if owner == rank:
+            self._show_buffers(self._own, levels.mates)
+            for deputy in levels.deputies.values():
+                self._talk.send(self._own, deputy, TAG_BUFFERS)
+            return self._own
+        room = torch.empty_like(self._own)
+        source = owner if owner in levels.mates else levels.deputy(owner, levels.node)
+        if source == rank:
+            self._talk.wait([self._talk.recv(room, owner, TAG_BUFFERS)])
+            self._show_buffers(room, levels.mates)
+        else:
+            self._take_buffers(room, source)
+        return room
 
     def collect(self) -> None:
         for bucket, works in self._results:

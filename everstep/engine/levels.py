@@ -69,6 +69,11 @@ class Levels:
         """The deputies of this rank, by node."""
         return {node: self.deputy(self.rank, node) for node in range(len(self.nodes)) if node != self.node}
 
+    @cached_property
+    def partners(self) -> set[int]:
+        """The ranks of other nodes that this rank exchanges messages with."""
+        return {*self.deputies.values(), *self.represented_by(self.rank)}
+
     def represented_by(self, member: int) -> tuple[int, ...]:
         """The ranks of other nodes for which a member of this node is the deputy."""
         return self._wards[member]

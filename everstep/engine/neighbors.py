@@ -1,4 +1,4 @@
-"""Peers on the same machine: we read their memory and they ours, and small messages go by a unix socket for each pair.
+"""Peers on the same machine: we read their memory and they ours, and messages go by a Unix socket for each pair.
 
 gloo would bring these messages too, but its event loop spins whenever the thread that uses a connection is off the
 processor; where every core has a worker, that cost more than the sums themselves. Which peers are neighbors is tried
@@ -22,7 +22,7 @@ from everstep.engine.levels import Nodes, nodes_of
 from everstep.engine.world import World
 from everstep.ipc.local_socket import peer_user
 
-SMALL_BYTES = 16 << 10  # what is larger goes by gloo, which needs no room for it
+PACKET_BYTES = 16 << 10
 
 _ANSWER_S = 10.0
 _TAG, _HELLO = struct.Struct("<q"), struct.Struct("<q16s")
@@ -57,12 +57,23 @@ class Neighbor:
                 self._await(select.POLLIN | select.POLLOUT)
                 self._take()
 
+    def send_long(self, payload: bytes, tag: int) -> None:
+        """A message of any length whose length the peer knows."""
+        for start in range(0, len(payload), PACKET_BYTES):
+            self.send(payload[start : start + PACKET_BYTES], tag)
+
+    def recv_long(self, num_bytes: int, tag: int) -> bytes:
+        return b"".join(self.recv(tag) for _ in range(0, num_bytes, PACKET_BYTES))
+
     def recv(self, tag: int) -> bytes:
         waiting = self._early[tag]
         while not waiting:
             if not self._take():
                 self._await(select.POLLIN)
         return waiting.popleft()
+
+    def fileno(self) -> int:
+        return self._line.fileno()
 
     def has_ended(self) -> bool:
         """Whether the peer has cut the connection, read or unread messages aside."""
@@ -110,9 +121,9 @@ class Neighbor:
 
     def _receive(self) -> bytes:
         try:
-            return self._line.recv(SMALL_BYTES + _TAG.size, socket.MSG_DONTWAIT)
+            return self._line.recv(PACKET_BYTES + _TAG.size, socket.MSG_DONTWAIT)
         except ConnectionResetError:  # said once, if it has left something unread; what it sent before is still there
-            return self._line.recv(SMALL_BYTES + _TAG.size, socket.MSG_DONTWAIT)
+            return self._line.recv(PACKET_BYTES + _TAG.size, socket.MSG_DONTWAIT)
 
 
 class Door:

@@ -24,6 +24,7 @@ from everstep.engine.default_group import DefaultGroup
 from everstep.engine.device_link import DeviceLink
 from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.group import LARGEST_WORLD, TAG_HEADER, Group
+from everstep.engine.inlet import Inlet
 from everstep.engine.leadership import Leadership, MemberHello, check_fit, decide_leader, exchange
 from everstep.engine.leaving import ASKED, LeaveRequest, Leaving, on_sigterm, wake_script
 from everstep.engine.link_trial import try_link
@@ -32,7 +33,7 @@ from everstep.engine.pulse import ENDS, Header, header_bytes
 from everstep.engine.state_routes import Route, find_routes
 from everstep.engine.state_sender import StateSender
 from everstep.engine.step_work import StepWork
-from everstep.engine.transfer import receive_state
+from everstep.engine.transfer import Inlets, receive_state
 from everstep.engine.worker_comparison import first_difference, way_out
 from everstep.engine.world import ALONE, World
 from everstep.errors import PeerLost, StateMismatch, UsageError
@@ -94,7 +95,7 @@ class Regrouping:
             return
         self.membership.announce()
         if self.membership.is_newcomer:
-            self.group, self.state = Group(ALONE, None, []), EngineState.ALONE
+            self.group, self.state = Group(ALONE), EngineState.ALONE
         else:
             self.membership.hold(0, 0, self.max_workers)
             self.membership.arrive(0)
@@ -180,30 +181,36 @@ class Regrouping:
 
     def _settle(self, is_agreeing: bool) -> Leadership:
         assert self.group is not None
+        with Inlet(self.group.address) as inlet:
+            return self._settle_with(inlet, self.group, is_agreeing)
+
+    def _settle_with(self, inlet: Inlet, group: Group, is_agreeing: bool) -> Leadership:
         work, world, worker = self._work, self.world, self.membership.worker
         mine = work.hello(
             worker=worker,
             job=world.job,
             settled=self.settled,
             is_agreeing=is_agreeing,
-            neighbors=self.group.neighbors,
+            neighbors=group.neighbors,
+            inlet=inlet.card,
         )
         with self.in_phase(WAITING):
-            hellos = exchange(mine, self.group)
+            hellos = exchange(mine, group)
         hellos = work.renumber(hellos, world)
         leadership = decide_leader(hellos, world.continues)
         check_fit(hellos, leadership.leader, world.rank)
         lead = hellos[leadership.leader]
         choice = self._choose_backend(hellos)
         routes = find_routes(leadership.leader, leadership.receivers, [hello.neighbors for hello in hellos])
-        if world.rank == leadership.leader and (following := routes[world.rank].following) is not None:
+        inlets = [hello.inlet for hello in hellos]
+        if world.rank == leadership.leader and leadership.receivers:
             is_between_steps = any(hello.is_agreeing for hello in hellos)
             with self.in_phase(COMPUTING):
-                self._sender.send(self.group, following, worker, is_between_steps=is_between_steps)
+                self._sender.send(group, routes[world.rank], inlets, worker, is_between_steps=is_between_steps)
         if choice.must_try:
             self._try_backend(choice)
         if world.rank in leadership.receivers:
-            self._receive(routes[world.rank], is_beginning=lead.settled == 0)
+            self._receive(routes[world.rank], inlet, inlets, is_beginning=lead.settled == 0)
         if self.settled == 0:
             self.came_late = lead.settled > 0
         self.state = state_after(hellos)
@@ -258,7 +265,7 @@ class Regrouping:
             self._told = (choice.backend, choice.reason)
             log.info("gradients travel over %s: %s", choice.backend.value, choice.reason)
 
-    def _receive(self, route: Route, *, is_beginning: bool) -> None:
+    def _receive(self, route: Route, inlet: Inlet, inlets: Inlets, *, is_beginning: bool) -> None:
         assert self.group is not None
         group, num_asked, step = self.group, self._work.agreed.num_asked, self._work.step
 
@@ -267,7 +274,7 @@ class Regrouping:
                 self.board.write(step=step, micro_batch=-1, phase=each)
 
         with self.in_phase(WAITING):
-            self._work.load(receive_state(group, route, self.membership.worker, show))
+            self._work.load(receive_state(group, route, self.membership.worker, inlet, inlets, show))
             self.board.write(step=self._work.step, micro_batch=-1, phase=OUTSIDE)
         if is_beginning:  # all begin, and have asked for the same values before
             self._work.agreed.num_asked = num_asked

@@ -6,8 +6,9 @@ from typing import Protocol
 
 from everstep.engine.group import Group
 from everstep.engine.parcel import Outgoing
+from everstep.engine.state_routes import Route
 from everstep.engine.step_work import StepWork
-from everstep.engine.transfer import StateChanged, send_state
+from everstep.engine.transfer import Inlets, StateChanged, send_state
 
 _CHANGES = "the script of {worker} changes its weights within step {step}, and has changed them now"
 
@@ -24,7 +25,7 @@ class StateSender:
         self._report_broken = report_broken
         self._changed: tuple[int, bytes] | None = None  # the step and the checksum of the last state that changed
 
-    def send(self, group: Group, peer: int, worker: str, *, is_between_steps: bool) -> None:
+    def send(self, group: Group, route: Route, inlets: Inlets, worker: str, *, is_between_steps: bool) -> None:
         """Send the state in the background; only the receivers wait for it. If this fails, all workers regroup.
 
         Between two steps the script may change its state at any time, so it is copied."""
@@ -42,4 +43,4 @@ class StateSender:
             reason = f"{worker} could not send its state: {error}"
             self._report_broken(generation, reason, must_probe=isinstance(error, OSError))
 
-        send_state(state, group, peer, fail)
+        send_state(state, group, route, inlets, fail)

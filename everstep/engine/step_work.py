@@ -234,7 +234,14 @@ class StepWork:
     # --- towards the peers --------------------------------------------------------------------------------
 
     def hello(
-        self, *, worker: str, job: str, settled: int, is_agreeing: bool, neighbors: Collection[int]
+        self,
+        *,
+        worker: str,
+        job: str,
+        settled: int,
+        is_agreeing: bool,
+        neighbors: Collection[int],
+        inlet: list[Any],
     ) -> MemberHello:
         return MemberHello(
             worker=worker,
@@ -256,6 +263,7 @@ class StepWork:
             ),
             is_agreeing=is_agreeing,
             neighbors=sorted(neighbors),
+            inlet=inlet,
             held=list(self.held),
             answers=self.agreed.answers,
         )

@@ -6,19 +6,16 @@ the checksums agree. The transfer ends as soon as the group breaks."""
 
 from __future__ import annotations
 
-import secrets
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-import torch
-
-from everstep.addresses import listen
 from everstep.engine import background
 from everstep.engine.group import TAG_TRANSFER, Group
+from everstep.engine.inlet import Inlet, connect
 from everstep.engine.parcel import SUM_BYTES, Outgoing, Parcel
 from everstep.engine.shared_memory import TOKEN_BYTES, open_block
 from everstep.engine.state_routes import Route
@@ -27,13 +24,11 @@ from everstep.events import emit
 from everstep.wire import COMPUTING, WAITING
 
 T = TypeVar("T")
+Inlets = Sequence[list[Any]]  # the cards of all members' inlets, by rank
 
 _TOLD_S = 1.0  # a receiver reports this often that bytes arrive
-_CONNECT_S = 10.0
-_KEY_BYTES = 16
 _GOOD, _CHANGED = b"\0", b"\1"  # what a receiver says about the bytes
 _LENGTH = struct.Struct("<q")
-_INLET = struct.Struct(f"<q{_KEY_BYTES}s256s")  # where a receiver accepts its state: port, key, address
 # Where a reader finds the state: block, length of the letter, checksum.
 _SHOWN = struct.Struct(f"<{TOKEN_BYTES}sq{SUM_BYTES}s")
 
@@ -42,14 +37,18 @@ class StateChanged(PeerLost):
     """What arrived is not what the sender held: its script may have changed the state meanwhile."""
 
 
-def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[Exception], None]) -> None:
-    """Returns at once. If the state cannot be sent although the group is whole, `on_failure` is called in another
-    thread, and the group breaks."""
+def send_state(
+    parcel: Outgoing, group: Group, route: Route, inlets: Inlets, on_failure: Callable[[Exception], None]
+) -> None:
+    """To the first receiver of a chain. Returns at once. If the state cannot be sent although the group is whole,
+    `on_failure` is called in another thread, and the group breaks."""
+    assert route.following is not None
+    to = route.following
 
     def send() -> None:
         try:
-            _stream(parcel.letter, parcel.pieces(), lambda: parcel.checksum, group, peer)
-            emit("transfer.sent", to=peer)
+            _stream(parcel.letter, parcel.pieces(), lambda: parcel.checksum, group, inlets[to])
+            emit("transfer.sent", to=to)
         except Exception as error:  # of any kind: the receivers must not wait forever
             if not group.is_broken or isinstance(error, StateChanged):
                 try:
@@ -57,16 +56,26 @@ def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[
                 finally:
                     group.break_()
 
-    emit("transfer.started", to=peer, bytes=parcel.num_bytes)
+    emit("transfer.started", to=to, bytes=parcel.num_bytes)
     background.start("everstep-send-state", send, group.break_)
 
 
-def receive_state(group: Group, route: Route, worker: str, show: Callable[[str], None] = lambda phase: None) -> Any:
-    """The leader's state, when it has arrived and was checked. Raises PeerLost if the group breaks first. `show`: says
-    which phase this worker is in; it computes, as soon as it waits for no other worker."""
-    take = _read if route.is_near else _take
+def receive_state(
+    group: Group,
+    route: Route,
+    worker: str,
+    inlet: Inlet,
+    inlets: Inlets,
+    show: Callable[[str], None] = lambda phase: None,
+) -> Any:
+    """The leader's state, when it has arrived and was checked. Raises PeerLost if the group breaks first. `inlet`: this
+    worker's own. `show`: says which phase this worker is in; it computes, as soon as it waits for no other worker."""
+
+    def take() -> Parcel:
+        return _read(group, route, worker, show) if route.is_near else _take(group, route, worker, inlet, inlets, show)
+
     try:
-        parcel = group.unless_broken(lambda: take(group, route, worker, show))
+        parcel = group.unless_broken(take)
     except OSError as error:
         raise PeerLost(f"{worker} could not receive the state: {error}", code="state-not-received") from None
     emit("transfer.received", sender=parcel.sender)
@@ -77,38 +86,26 @@ def receive_state(group: Group, route: Route, worker: str, show: Callable[[str],
 
 
 def _stream(
-    letter: bytes, pieces: Iterable[memoryview], checksum: Callable[[], bytes], group: Group, peer: int
+    letter: bytes, pieces: Iterable[memoryview], checksum: Callable[[], bytes], group: Group, inlet: list[Any]
 ) -> None:
     """Send to the first receiver on the next machine."""
-    port, key, address = _INLET.unpack(_recv(group, peer, _INLET.size))
-    with socket.create_connection((address.rstrip(b"\0").decode(), port), _CONNECT_S) as sock, group.cutting(sock):
-        sock.settimeout(None)
-        _send(group, peer, _GOOD)
-        sock.sendall(key + _LENGTH.pack(len(letter)) + letter)
+    with connect(inlet) as sock, group.cutting(sock):
+        sock.sendall(_LENGTH.pack(len(letter)) + letter)
         for piece in pieces:
             sock.sendall(piece)
         sock.sendall(checksum())
         _heed(_exactly(sock, len(_GOOD)))
 
 
-def _take(group: Group, route: Route, worker: str, show: Callable[[str], None]) -> Parcel:
+def _take(group: Group, route: Route, worker: str, inlet: Inlet, inlets: Inlets, show: Callable[[str], None]) -> Parcel:
     """As the first receiver on this machine: pass on to others what arrives."""
-    assert route.source is not None
-    key = secrets.token_bytes(_KEY_BYTES)
-    with listen(group.address) as inlet, group.cutting(inlet):
-        inlet.settimeout(None)  # whatever the script has set for all sockets
-        source = route.source
-        _send(group, source, _INLET.pack(inlet.getsockname()[1], key, group.address.encode()))
-        # If the sender dies before it connects, this wait breaks the group, which ends the inlet.
-        connected = _in_background("everstep-await-state", lambda: _recv(group, source, len(_GOOD)), group)
-        sock = _accept(inlet, key)
-        connected.result()
+    sock = inlet.accept(group)
     with sock, group.cutting(sock):
         (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
         parcel = Parcel(_exactly(sock, length), is_shared=bool(route.readers))
         _begin(parcel)
         theirs: Future[bytes] = Future()
-        passing = _pass_on(parcel, group, route, theirs)
+        passing = _pass_on(parcel, group, route, inlets, theirs)
         mine = None if route.readers else _in_background("everstep-sum-state", parcel.checksum, group)
         try:
             _fill(parcel, sock, show)
@@ -130,7 +127,7 @@ def _take(group: Group, route: Route, worker: str, show: Callable[[str], None]) 
     return own
 
 
-def _pass_on(parcel: Parcel, group: Group, route: Route, checksum: Future[bytes]) -> Future[None]:
+def _pass_on(parcel: Parcel, group: Group, route: Route, inlets: Inlets, checksum: Future[bytes]) -> Future[None]:
     following = route.following
     if following is None:
         done: Future[None] = Future()
@@ -138,7 +135,7 @@ def _pass_on(parcel: Parcel, group: Group, route: Route, checksum: Future[bytes]
         return done
     return _in_background(
         "everstep-pass-state",
-        lambda: _stream(parcel.letter, parcel.filled_pieces(), checksum.result, group, following),
+        lambda: _stream(parcel.letter, parcel.filled_pieces(), checksum.result, group, inlets[following]),
         group,
     )
 
@@ -146,20 +143,6 @@ def _pass_on(parcel: Parcel, group: Group, route: Route, checksum: Future[bytes]
 def _begin(parcel: Parcel) -> None:
     """Called when a state begins to arrive."""
     emit("transfer.receiving", sender=parcel.sender)
-
-
-def _accept(inlet: socket.socket, key: bytes) -> socket.socket:
-    """The sender's connection; strangers may connect here too."""
-    while True:
-        sock, _ = inlet.accept()
-        sock.settimeout(_CONNECT_S)
-        try:
-            if secrets.compare_digest(_exactly(sock, _KEY_BYTES), key):
-                sock.settimeout(None)
-                return sock
-        except OSError:
-            pass
-        sock.close()
 
 
 def _fill(parcel: Parcel, sock: socket.socket, show: Callable[[str], None]) -> None:
@@ -215,38 +198,26 @@ def _show(parcel: Parcel, group: Group, route: Route, checksum: bytes) -> None:
         return
     shown = _SHOWN.pack(parcel.block.token, len(parcel.letter), checksum)
     for reader in route.readers:
-        _send(group, reader, shown)
+        group.neighbors[reader].send(shown, TAG_TRANSFER)
     for reader in route.readers:
-        _heed(_recv(group, reader, len(_GOOD)))
+        _heed(group.neighbors[reader].recv(TAG_TRANSFER))
 
 
 def _read(group: Group, route: Route, worker: str, show: Callable[[str], None]) -> Parcel:
     assert route.source is not None
-    token, length, checksum = _SHOWN.unpack(_recv(group, route.source, _SHOWN.size))
+    source = group.neighbors[route.source]
+    token, length, checksum = _SHOWN.unpack(source.recv(TAG_TRANSFER))
     show(COMPUTING)
-    parcel = Parcel.in_block(open_block(group.neighbors[route.source].pid, token), length)
+    parcel = Parcel.in_block(open_block(source.pid, token), length)
     _begin(parcel)
     own = parcel.private()
     try:
         _check(own, own.checksum(), checksum, worker)
     except StateChanged:
-        _send(group, route.source, _CHANGED)
+        source.send(_CHANGED, TAG_TRANSFER)
         raise
-    _send(group, route.source, _GOOD)
+    source.send(_GOOD, TAG_TRANSFER)
     return own
-
-
-# --- words and threads ------------------------------------------------------------------------------------
-
-
-def _send(group: Group, peer: int, message: bytes) -> None:
-    group.wait([group.send(torch.frombuffer(bytearray(message), dtype=torch.uint8), peer, TAG_TRANSFER)])
-
-
-def _recv(group: Group, peer: int, num_bytes: int) -> bytes:
-    inbox = torch.empty(num_bytes, dtype=torch.uint8)
-    group.wait([group.recv(inbox, peer, TAG_TRANSFER)])
-    return inbox.numpy().tobytes()
 
 
 def _in_background(name: str, call: Callable[[], T], group: Group) -> Future[T]:

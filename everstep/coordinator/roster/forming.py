@@ -196,6 +196,7 @@ def _form(roster: Roster, *, alarm: str = "") -> Forming:
     )
     max_workers = _max_workers(roster)
     chosen = _within(roster, [name for name in candidates if name in mutual], max_workers)
+    chosen.sort(key=lambda name: arrivals[name].settled == 0)  # of each node, newcomers have the last ranks
     if len(chosen) < roster.policy.min_workers:
         return Forming(
             "too-few-workers",

@@ -25,7 +25,7 @@ TAG, NUM_BYTES, BEGUN_BYTES = 77, 512 << 20, 1 << 20
 
 def form(rank: int, port: int) -> Group:
     world = World(generation=1, rank=rank, size=2, store_address="127.0.0.1", store_port=port)
-    return Group.form(world, "127.0.0.1", "test")
+    return Group.form(world, "127.0.0.1", "test", has_neighbors=False)
 
 
 def await_begin(message: torch.Tensor) -> None:

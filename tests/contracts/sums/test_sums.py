@@ -114,6 +114,27 @@ def test_levels_are_off_for_all_if_they_are_off_for_one(play: Play, off: list[in
     assert play(4, "levels off", off=off) == [has_levels] * 4
 
 
+@pytest.mark.parametrize(
+    ("nodes", "among", "connections"),
+    [
+        ([[0, 1, 2, 3]], [0, 2], [0, 0, 0, 0]),
+        ([[0, 1], [2, 3]], [0, 2, 3], [1, 1, 1, 1]),
+        ([[0, 2, 4], [1, 3]], [0, 1, 2], [1, 2, 1, 1, 1]),
+        ([[0], [1], [2]], [0, 1], [2, 2, 2]),
+    ],
+)
+def test_workers_connect_only_where_messages_travel_and_reach_all_by_that(
+    play: Play, nodes: list[list[int]], among: list[int], connections: list[int]
+) -> None:
+    """One node needs no connection over the network; otherwise each worker has one to each other node."""
+    told = play(sum(map(len, nodes)), "say something", nodes=nodes, among=among)
+    assert [each["is_right"] for each in told] == [True] * len(told)
+    assert [each["connections"] for each in told] == connections
+    assert [each["lines"] for each in told] == [
+        len(node) - 1 for rank in range(len(told)) for node in nodes if rank in node
+    ]
+
+
 def check_survivors(play: Play, at: str, how: str, *, is_exact: bool, victim: int) -> None:
     told = play(3, "lose one", at=at, how=how, is_exact=is_exact, victim=victim)
     assert told[victim] is None

@@ -214,6 +214,16 @@ def test_workers_that_cannot_reach_each_other_are_not_put_together(stage):
     assert w1 in play.generation.left_out
 
 
+def test_one_that_joins_late_has_a_higher_rank_than_those_that_have_trained(stage):
+    play = stage(start_workers=2)
+    w0, w1, w2 = play.add(3)
+    play.arrive(w0, w2, unreachable=(w1,))
+    play.settle(w0, w2)
+    play.exit(w0)
+    play.arrive(w1, w2)
+    assert play.members == [w2, w1]
+
+
 def test_a_halved_network_is_decided_by_seniority(stage):
     play = stage(start_workers=4)
     w0, w1, w2, w3 = play.add(4)

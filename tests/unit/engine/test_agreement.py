@@ -13,7 +13,7 @@ from everstep.errors import PeerLost, PermanentError, StateMismatch
 
 HELLO = MemberHello(
     worker="w0", job="j", settled=3, step=7, is_dirty=False, is_unfinished=False, layout="abc", num_micro_batches=4,
-    is_exact=True, torch="2", held=[], answers={}, is_agreeing=False, neighbors=[],
+    is_exact=True, torch="2", held=[], answers={}, is_agreeing=False, neighbors=[], inlet=[],
     backend=BackendFacts(worker="w0", wish="auto", device="cpu"),
 )  # fmt: skip
 

@@ -50,7 +50,7 @@ class Link(DeviceLink):
 
     def __init__(self, generation: int, make: Callable[[], Communicator]) -> None:
         self._make = make  # type: ignore[method-assign]
-        group = Group(World(generation=generation, rank=0, size=1), None, [])
+        group = Group(World(generation=generation, rank=0, size=1))
         super().__init__(group, Backend.STAND_IN, CPU, is_exact=True)
 
 
@@ -123,7 +123,7 @@ def test_a_communicator_that_is_made_too_late_is_ended_at_once() -> None:
 
 def lonely_group(port: int) -> Group:
     """One rank of two, whose peer never comes."""
-    group = Group(World(generation=1, rank=0, size=1), None, [], address="127.0.0.1", purpose="engine")
+    group = Group(World(generation=1, rank=0, size=1), address="127.0.0.1", purpose="engine")
     group.world = replace(group.world, size=2, store_address="127.0.0.1", store_port=port)
     return group
 

@@ -82,7 +82,7 @@ class Worker:
     def launch(self, communicator: Communicator | None = None) -> DeviceLink:
         """Begin the next attempt, in its own generation; over the stand-in, or over the test's communicator."""
         world = World(generation=len(self.groups) + 1, rank=0, size=1)
-        group = Group(world, None, [])
+        group = Group(world)
         link = Link(group, communicator) if communicator is not None else new_link(group)
         group.take_link(link)
         self.groups.append(group)

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from everstep.engine import shared_memory
 from everstep.engine.cards import swap_cards
 from everstep.engine.levels import Nodes
-from everstep.engine.neighbors import SMALL_BYTES, Door, Neighbor
+from everstep.engine.neighbors import PACKET_BYTES, Door, Neighbor
 from everstep.engine.world import World
 from everstep.ipc.local_socket import pair
 
@@ -47,9 +47,9 @@ def beside() -> Iterator[Callable[..., Future[object]]]:
 
 def test_messages_are_matched_by_tag_and_within_it_by_order(two: tuple[Neighbor, Neighbor]) -> None:
     one, other = two
-    for payload, tag in ((b"first", 7), (b"else", 8), (b"", 7), (b"x" * SMALL_BYTES, 9)):
+    for payload, tag in ((b"first", 7), (b"else", 8), (b"", 7), (b"x" * PACKET_BYTES, 9)):
         one.send(payload, tag)
-    assert other.recv(9) == b"x" * SMALL_BYTES
+    assert other.recv(9) == b"x" * PACKET_BYTES
     assert [other.recv(7), other.recv(8), other.recv(7)] == [b"first", b"else", b""]
 
 

@@ -35,7 +35,7 @@ class Generations(LoneMembership):
 
     def next_group(self, after: int) -> Group:
         self.is_present_one_closed = False
-        return Group(World(generation=after + 1, rank=0, size=1), None, [])
+        return Group(World(generation=after + 1, rank=0, size=1))
 
     def may_leave(self, generation: int, step: int, reason: str, *, is_asked: bool = False) -> bool:
         if not self.refusals:
@@ -143,8 +143,8 @@ def test_an_update_that_broke_off_is_final_where_no_peer_holds_the_state(worker:
 def hello(*, settled: int, is_agreeing: bool) -> MemberHello:
     return MemberHello(
         worker="w", job="", settled=settled, step=0, is_dirty=False, is_unfinished=False, layout="",
-        num_micro_batches=1, is_exact=True, torch="", is_agreeing=is_agreeing, neighbors=[], held=[], answers={},
-        backend=BackendFacts(worker="w", wish="auto", device="cpu"),
+        num_micro_batches=1, is_exact=True, torch="", is_agreeing=is_agreeing, neighbors=[], inlet=[], held=[],
+        answers={}, backend=BackendFacts(worker="w", wish="auto", device="cpu"),
     )  # fmt: skip
 
 
@@ -170,7 +170,7 @@ class Peers(Generations):
         self.sizes = list(sizes)
 
     def next_group(self, after: int) -> Group:
-        group = Group(World(generation=after + 1, rank=0, size=1), None, [])
+        group = Group(World(generation=after + 1, rank=0, size=1))
         group.world = World(generation=after + 1, rank=0, size=self.sizes.pop(0))
         group.take_link(BrokenLink())  # type: ignore[arg-type]
         return group

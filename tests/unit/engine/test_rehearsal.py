@@ -39,7 +39,7 @@ class Membership(LoneMembership):
         return self._step
 
     def next_group(self, after: int) -> Group:
-        return Group(World(generation=1, rank=0, size=1), None, [])
+        return Group(World(generation=1, rank=0, size=1))
 
 
 class Worker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ import torch
 
 from everstep.engine import background, transfer
 from everstep.engine.group import Group
+from everstep.engine.inlet import Inlet
 from everstep.engine.parcel import Outgoing, Parcel
 from everstep.engine.state_routes import Route, find_routes
 from everstep.engine.transfer import receive_state, send_state
@@ -51,19 +53,23 @@ def route_of(group: Group, machines: list[list[int]]) -> Route:
 def bring(group: Group, machines: list[list[int]], *, is_copied: bool = False) -> str:
     """Bring rank 0's state to all."""
     route, worker = route_of(group, machines), f"w{group.world.rank}"
-    if group.world.rank:
-        received = receive_state(group, route, worker)
-        alone = io.BytesIO()
-        torch.save(received["large"][1], alone)
-        assert alone.tell() < 2 * 500 * 500 * 2  # it shares its memory with no other tensor
-        return digest(received)
+    with Inlet(group.address) as inlet:
+        inlets = [json.loads(raw) for raw in group.gather(json.dumps(inlet.card).encode())]
+        if group.world.rank:
+            return take(receive_state(group, route, worker, inlet, inlets))
     state = make_state()
     told = digest(state)
-    assert route.following is not None
-    send_state(Outgoing(state, worker, is_copied=is_copied), group, route.following, failures.append)
+    send_state(Outgoing(state, worker, is_copied=is_copied), group, route, inlets, failures.append)
     if is_copied:
         state["large"][0].zero_()  # from now on it may change
     return told
+
+
+def take(received: Any) -> str:
+    alone = io.BytesIO()
+    torch.save(received["large"][1], alone)
+    assert alone.tell() < 2 * 500 * 500 * 2  # it shares its memory with no other tensor
+    return digest(received)
 
 
 failures: list[Exception] = []

@@ -343,11 +343,28 @@ def form_with_levels_off(rank: Rank, off: Sequence[int]) -> bool:
     return has_levels
 
 
+def say_something(rank: Rank, nodes: list[list[int]], among: list[int]) -> dict[str, Any]:
+    """Two nodes gather long and empty messages, of all members and of some; and what this rank is connected to."""
+    with on_node(next(number for number, node in enumerate(nodes) if rank.number in node)):
+        group = rank.form(1)
+    said = {}
+    for name, members in (("all", list(range(rank.size))), ("some", among)):
+        for length in (0, 100_000):
+            own = bytes([rank.number + 1]) * length * rank.number
+            right = [bytes([each + 1]) * length * each for each in members]
+            if rank.number in members:
+                said[f"{name} {length}"] = group.gather(own, members) == right
+    told = {"is_right": all(said.values()), "lines": len(group.neighbors), "connections": len(group._held)}
+    rank.close(group)
+    return told
+
+
 STORIES: Mapping[str, Callable[..., Any]] = {
     "every way": sum_every_way,
     "lose one": lose_one,
     "lose one of a node": lose_one_of_a_node,
     "levels off": form_with_levels_off,
+    "say something": say_something,
 }
 
 if __name__ == "__main__":

@@ -228,7 +228,7 @@ class Group:
             link.abort()
 
     def ends(self) -> select.poll:
-        """Polls for the first end of a connection to a peer, whoever ends it."""
+        """Polls for the first end of a connection to a peer, on either side."""
         connections = select.poll()
         lines: list[socket.socket | Neighbor] = [*self._held, *self.neighbors.values()]
         for line in lines:

@@ -1,5 +1,5 @@
 """Where a worker accepts a state: a listener, and a key that the sender has to know. Both are in the worker's hello, so
-that whoever has to send it a state can connect at once."""
+the sender can connect at once."""
 
 from __future__ import annotations
 

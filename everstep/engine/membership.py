@@ -14,8 +14,6 @@ import itertools
 import logging
 import os
 import re
-import selectors
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -26,9 +24,10 @@ from typing import TYPE_CHECKING, TypeVar
 import torch.distributed as dist
 
 from everstep import env
-from everstep.addresses import address_towards, family_of, listen
+from everstep.addresses import address_towards, listen
 from everstep.engine import background, incarnation
 from everstep.engine.group import Group, GroupForming, check_size, gloo_words
+from everstep.engine.probing import ProbeListener, reachable
 from everstep.engine.world import World
 from everstep.errors import EverstepError, JobFinished, JobStopped, PermanentError
 from everstep.events import emit
@@ -58,7 +57,6 @@ M = TypeVar("M", Watch, Arrive)
 _REPORTED_AFTER_S = 1.5  # a longer wait is reported, with its reason
 HELD_S = 30.0  # a call may be held at most this long …
 HELD_PART = 0.05  # … and at most this part of the deadline by which a cut-off worker stops, counted from its last call
-PROBE_S = 1.0  # a peer that does not accept a connection within this time cannot be reached
 
 
 class Membership:
@@ -90,8 +88,7 @@ class Membership:
         self._group: Group | None = None  # of _generation, once it is formed
         self._store_socket = listen(self._address)
         self._store: dist.TCPStore | None = None
-        self._probe_socket = listen(self._address, backlog=512)
-        self._probe_socket.setblocking(False)
+        self._probes = ProbeListener(self._address)
         self._threads: list[threading.Thread] = []
 
     # --- called by the engine ---------------------------------------------------------------------------
@@ -108,7 +105,7 @@ class Membership:
             pid=os.getpid(),
             address=self._address,
             store_port=port,
-            probe_port=self._probe_socket.getsockname()[1],
+            probe_port=self._probes.port,
         )
         reply = self._announce()
         self.is_newcomer = reply.is_newcomer
@@ -211,7 +208,7 @@ class Membership:
         self._client.close()
         for thread in self._threads:
             thread.join(timeout=5)
-        self._probe_socket.close()
+        self._probes.close()
         self._store = None
 
     def _ask(self, call: Callable[[], T]) -> T:
@@ -277,7 +274,7 @@ class Membership:
                 return
             seen = reply.seen
             wait_s = 0.0 if reply.leavers else self._held_s  # see soon whether this worker continues without them
-            self._answer_probes()
+            self._probes.answer()
             if (generation, reply.newcomers) != known and (reply.newcomers or self.newcomers):
                 emit("newcomers.known", generation=generation, number=reply.newcomers)
             known, self.newcomers = (generation, reply.newcomers), reply.newcomers
@@ -326,11 +323,6 @@ class Membership:
         if group is not None:
             group.break_(reason)
         self._on_closed(generation)
-
-    def _answer_probes(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
-            while True:
-                self._probe_socket.accept()[0].close()
 
     # --- the regrouper ----------------------------------------------------------------------------------
 
@@ -428,30 +420,8 @@ class Membership:
         """Which members of the generation do not accept a connection from here."""
         view: GenerationView = self._ask(lambda: self._client.generation(generation))
         others = {m.worker: (m.address, m.probe_port) for m in view.members if m.worker != self.worker}
-        return sorted(set(others) - _reachable(others, PROBE_S))
+        return sorted(set(others) - reachable(others))
 
 
 def _over(reply: Watched | Arrived) -> JobFinished | JobStopped:
     return JobFinished(reply.reason) if reply.is_finished else JobStopped(reply.reason, code="job-stopped")
-
-
-def _reachable(targets: dict[str, tuple[str, int]], within_s: float) -> set[str]:
-    """Connect to all at once; those that have accepted by the deadline are reachable."""
-    reached: set[str] = set()
-    deadline = time.monotonic() + within_s
-    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-        for name, target in targets.items():
-            sock = stack.enter_context(socket.socket(family_of(target[0])))
-            sock.setblocking(False)
-            try:
-                sock.connect_ex(target)
-            except OSError:  # a name that cannot be resolved now
-                continue
-            selector.register(sock, selectors.EVENT_WRITE, name)
-        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
-                sock = key.fileobj  # type: ignore[assignment]
-                if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
-                    reached.add(key.data)
-                selector.unregister(sock)
-    return reached

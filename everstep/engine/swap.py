@@ -1,8 +1,9 @@
 """A message from each worker to all others: the headers and pulses of a step, hellos, and values that all agree on.
 
 Neighbors get it over a Unix socket, the others over gloo. In levels, a message crosses to each other node once, and is
-passed on there. What is swapped in every step crosses between a rank and its deputies, so that all connections share
-the work. What is gathered crosses between the first members of the nodes, who are there even if newcomers are not."""
+passed on there. Headers and pulses cross between a rank and its deputies, so that all connections share the work of
+each step. Hellos and values cross between the first members of the nodes: newcomers do not take part in all rounds, but
+these members do."""
 
 from __future__ import annotations
 

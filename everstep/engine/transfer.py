@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -42,9 +43,10 @@ class StateChanged(PeerLost):
     """What arrived is not what the sender held: its script may have changed the state meanwhile."""
 
 
-def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[Exception], None]) -> None:
-    """Returns at once. If the state cannot be sent although the group is whole, `on_failure` is called in another
-    thread, and the group breaks."""
+def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[Exception], None]) -> threading.Event:
+    """Returns at once; the event is set when it is over, well or not. If the state cannot be sent although the group is
+    whole, `on_failure` is called in another thread, and the group breaks."""
+    is_over = threading.Event()
 
     def send() -> None:
         try:
@@ -56,9 +58,12 @@ def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[
                     on_failure(error)
                 finally:
                     group.break_()
+        finally:
+            is_over.set()
 
     emit("transfer.started", to=peer, bytes=parcel.num_bytes)
     background.start("everstep-send-state", send, group.break_)
+    return is_over
 
 
 def receive_state(group: Group, route: Route, worker: str, show: Callable[[str], None] = lambda phase: None) -> Any:

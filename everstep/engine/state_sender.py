@@ -10,7 +10,7 @@ from everstep.engine.parcel import Outgoing
 from everstep.engine.step_work import StepWork
 from everstep.engine.transfer import StateChanged, send_state
 
-_VERDICT_S = 1.0  # for the end of an earlier sending: its group is broken, so it is at hand
+_VERDICT_S = 1.0  # for an earlier sending to end: its group is broken, so that takes no time
 _CHANGES = "the script of {worker} changes its weights within step {step}, and has changed them now"
 
 

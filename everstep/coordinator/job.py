@@ -347,7 +347,7 @@ class CoordinatedJob:
         self.roster, reason, self._look_at = advance(self.roster, self.signs.all, now)
         has_begun = self.roster.generation is not before.generation or self.roster.attempt is not before.attempt
         if has_begun or self._examine_at is None:
-            soon = now + min(policy.stall_s, policy.lease_s, policy.silence_s or policy.lease_s)
+            soon = now + min(policy.stall_s, policy.hang_s, policy.lease_s, policy.silence_s or policy.lease_s)
             is_awaited = not self.roster.is_over or any(node.is_present for node in self.roster.nodes.values())
             self._examine_at = min(self._examine_at or soon, soon) if is_awaited else None
         if reason != self.reason:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -39,11 +40,11 @@ class StateChanged(PeerLost):
 
 def send_state(
     parcel: Outgoing, group: Group, route: Route, inlets: Inlets, on_failure: Callable[[Exception], None]
-) -> None:
-    """To the first receiver of a chain. Returns at once. If the state cannot be sent although the group is whole,
-    `on_failure` is called in another thread, and the group breaks."""
+) -> threading.Event:
+    """To the first receiver of a chain. Returns at once; the event is set when it is over, well or not. If the state
+    cannot be sent although the group is whole, `on_failure` is called in another thread, and the group breaks."""
     assert route.following is not None
-    to = route.following
+    to, is_over = route.following, threading.Event()
 
     def send() -> None:
         try:
@@ -55,9 +56,12 @@ def send_state(
                     on_failure(error)
                 finally:
                     group.break_()
+        finally:
+            is_over.set()
 
     emit("transfer.started", to=to, bytes=parcel.num_bytes)
     background.start("everstep-send-state", send, group.break_)
+    return is_over
 
 
 def receive_state(

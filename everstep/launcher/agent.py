@@ -417,9 +417,9 @@ class Agent:
             self._kill_all("interrupted twice")
         if self._signal_number is None:
             self._signal_number, self._is_ending = number, True
-            self._say(f"{signal.Signals(number).name}: workers have {self._node.shutdown_s:.0f} s to end")
             self._reporter.report_leaving(f"its agent got {signal.Signals(number).name}")
             self._terminate_all()
+            self._say(f"{signal.Signals(number).name}: workers have {self._node.shutdown_s:.0f} s to end")
 
     def _terminate_all(self) -> None:
         self._awaited.clear()

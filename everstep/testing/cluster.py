@@ -25,7 +25,7 @@ from everstep.errors import EverstepError, UsageError
 from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
 from everstep.launcher.logs import tail
 from everstep.launcher.worker_files import WorkerFiles
-from everstep.process import Child, kill_group, wait_for_end
+from everstep.process import Child, kill_group, started_at, wait_for_end
 from everstep.retry import patiently
 from everstep.testing.network import Network
 from everstep.testing.tape import Event, Tape, is_match
@@ -137,9 +137,9 @@ class Cluster:
         """End every process, remove every file and namespace. May be called again."""
         for node in self._nodes:
             node.agent.signal(signal.SIGKILL)  # first, lest it replace the workers; the kernel ends them with it …
-        for event in self.events("worker.started"):
-            kill_group(event["pid"])  # … but not what they have started
-            wait_for_end(event["pid"], _END_S)
+        for pid in self._pids():
+            kill_group(pid)  # … but not what they have started
+            wait_for_end(pid, _END_S)
         for node in self._nodes:
             node.agent.kill()
         if self._coordinator is not None:
@@ -388,6 +388,15 @@ class Cluster:
         return next(node for node in self._nodes if node.name == started["agent"])
 
     def _signal_node(self, node: _ClusterNode, number: int) -> None:
-        for event in self.events("worker.started", agent=node.name):
+        for pid in self._pids(agent=node.name):
             with suppress(ProcessLookupError):
-                os.kill(event["pid"], number)
+                os.kill(pid, number)
+
+    def _pids(self, **facts: Any) -> list[int]:
+        """Of the workers that were started, but not a number that the kernel has given to another process since."""
+        since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+        return [
+            event["pid"]
+            for event in self.events("worker.started", **facts)
+            if int(started_at(event["pid"]) or 0) / os.sysconf("SC_CLK_TCK") <= event["t"] + since_boot_s
+        ]

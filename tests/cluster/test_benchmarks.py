@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def run(name: str, *options: str) -> dict[str, Any]:
     """The last line of its output."""
     command = [sys.executable, BENCHMARKS / name, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return report

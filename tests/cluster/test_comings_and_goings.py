@@ -56,7 +56,7 @@ def test_the_others_go_on_when_one_script_ends_early() -> None:
     trouble = ["--kind", "end-early", "--at-step", 5, "--worker", "w1"]
     with Stage("--steps", 12, "--micro-batches", 6, *trouble, script="trouble.py", workers=3) as cluster:
         cluster.wait("worker.left", worker="w1")
-        result = cluster.finish(90)
+        result = cluster.finish()
     assert result.events("worker.exited", worker="w1")[0]["exit_code"] == 0
     ends = {event["worker"]: event["steps"] for event in result.outputs}
     assert ends == {"w0": 12, "w1": 5, "w2": 12}

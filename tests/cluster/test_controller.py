@@ -116,7 +116,7 @@ def test_an_exception_that_the_script_catches_loses_and_repeats_no_record(where:
 
 def test_a_slow_worker_does_less() -> None:
     """Four workers, one ten times slower: batches are shared out by pace."""
-    args = ("--records", 3328, "--epochs", 1, "--batch-s", 0.02, "--slow", "w1:10", "--global-batches", 13)
+    args = ("--records", 3328, "--epochs", 1, "--batch-s", 0.04, "--slow", "w1:10", "--global-batches", 13)
     with Stage(*args, script=SCRIPT, workers=4) as cluster:
         result = cluster.finish()
     audit((result, END), records=3328, epochs=1)
@@ -229,8 +229,8 @@ def test_torchrun_without_a_coordinator(tmp_path: Path) -> None:
 
 def test_a_slow_worker_does_less_over_a_death_and_a_join() -> None:
     records = 8 * MICRO_BATCHES * 28
-    args = ("--records", records, "--epochs", 1, "--global-batches", MICRO_BATCHES, "--batch-s", 0.03)
-    with Stage(*args, "--slow", "w1:5", script=SCRIPT, gates=[JOIN_AT], workers=3) as cluster:
+    args = ("--records", records, "--epochs", 1, "--global-batches", MICRO_BATCHES, "--batch-s", 0.04)
+    with Stage(*args, "--slow", "w1:6", script=SCRIPT, gates=[JOIN_AT], workers=3) as cluster:
         kill_and_join(cluster)
         result = cluster.finish()
     audit((result, END), records=records, epochs=1)

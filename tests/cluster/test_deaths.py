@@ -59,13 +59,12 @@ def test_newcomer_leader_and_bystander_die_in_one_transfer_after_the_other() -> 
         (last,) = {*newcomers} - {first}
         cluster.kill(first)
         cluster.wait_at_gate("transfer-1", last)
-        cluster.kill(sender(cluster, last))
-        go_on(cluster, last, "transfer-1")
+        kill_and_go_on(cluster, sender(cluster, last), last, "transfer-1")
         cluster.wait_at_gate("transfer-2", last)
         members = cluster.events("generation.formed", members=lambda names: names is not None)[-1]["members"]
-        cluster.kill(next(name for name in members if name not in (sender(cluster, last), last)))
+        bystander = next(name for name in members if name not in (sender(cluster, last), last))
         assert cluster.events("transfer.received", worker=last) == []
-        go_on(cluster, last, "transfer-2")
+        kill_and_go_on(cluster, bystander, last, "transfer-2")
 
         result = cluster.finish_undisturbed()
     assert last in {event["worker"] for event in result.outputs}
@@ -76,9 +75,10 @@ def sender(cluster: Stage, receiver: str) -> str:
     return str(cluster.events("transfer.receiving", worker=receiver)[-1]["sender"])
 
 
-def go_on(cluster: Stage, receiver: str, gate: str) -> None:
-    """When it has heard of the death, and nothing of this transfer counts any more."""
+def kill_and_go_on(cluster: Stage, victim: str, receiver: str, gate: str) -> None:
+    """Open the gate when the receiver has heard of the death, and nothing of this transfer counts any more."""
     generation = cluster.events("generation.formed", worker=receiver)[-1]["generation"]
+    cluster.kill(victim)
     cluster.wait("generation.formed", worker=receiver, generation=lambda number: number > generation)
     cluster.open_gate(gate)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from everstep.process import ENDED, process_state, wait_for_end
+from everstep.process import ENDED, Child, process_state, wait_for_end
 from everstep.testing import Cluster, ClusterError, can_make_hosts
 from everstep.wire import Policy
 from lab.command import EVERSTEP, Command, everstep, until
@@ -21,9 +22,9 @@ from lab.stage import Stage, pass_time
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PUPPET = SCRIPTS / "puppet.py"
-PATIENT = Policy(heartbeat_s=0.1, lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
-STRICT = Policy(heartbeat_s=0.1, lease_s=4.0, arrive_s=4.0)  # for stories in which somebody falls silent
-PATIENCE = ("--lease-s=600", "--arrive-s=600")
+PATIENT = Policy(heartbeat_s=0.1, lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # nobody is lost by being slow
+STRICT = Policy(heartbeat_s=0.1, lease_s=6.0, arrive_s=60.0, stall_s=60.0)  # for stories in which somebody falls silent
+PATIENCE = ("--lease-s=600", "--arrive-s=600", "--stall-s=600")
 END_S = 60.0
 FOR_EVER = "100000"
 PLAINLY = {"EVERSTEP_NURSERY": "off"}  # puppets need no torch
@@ -274,6 +275,14 @@ def test_hosts_are_gone_after_a_failing_test() -> None:
     assert not cluster.directory.exists()
 
 
+def test_a_process_that_has_the_number_of_a_dead_worker_is_left_alone() -> None:
+    with puppets() as cluster, Child.start(["sleep", "600"]) as stranger:
+        worker = {"event": "worker.started", "worker": "w0", "agent": "node1", "pid": stranger.pid, "t": 0.0}
+        (cluster.directory / "events.jsonl").write_text(json.dumps(worker) + "\n")
+        cluster.close()
+        assert stranger.wait(0) is None
+
+
 # --- waiting --------------------------------------------------------------------------------------
 
 
@@ -315,13 +324,19 @@ def test_the_scripts_own_options_are_left_alone(tmp_path: Path) -> None:
     assert "[w0] ['--max_restarts', '-m', 'x_y'] 1 0" in done.stdout
 
 
+def wait_for_pids(run: Command) -> list[int]:
+    """Of both workers. They may be quicker than the lines that say that they were started."""
+    run.wait_said(r"w\d+ started \(pid \d+\)", num_times=2)
+    return [int(pid) for pid in re.findall(r"started \(pid (\d+)\)", run.said)]
+
+
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     # What is started in the background by a shell ignores SIGINT, and so would all that it starts.
     heeding = ["env", "--default-signal=INT", *EVERSTEP, "run"]
     arguments = ["--nproc-per-node=2", "--heartbeat-s=0.1", *PATIENCE, PUPPET, FOR_EVER]
     with Command(*heeding, *arguments, folder=tmp_path, **PLAINLY) as run:
         run.wait_said("generation 1 formed")
-        pids = [int(pid) for pid in re.findall(r"pid (\d+)", run.said)]
+        pids = wait_for_pids(run)
         run.signal(signal.SIGINT)
         assert run.exit_code() == 130
     assert len(pids) == 2
@@ -332,7 +347,7 @@ def test_a_killed_run_leaves_nothing_behind(tmp_path: Path) -> None:
     arguments = ["--nproc-per-node=2", "--heartbeat-s=0.1", *PATIENCE, PUPPET, FOR_EVER]
     with everstep_run(*arguments, folder=tmp_path) as run:
         run.wait_said("generation 1 formed")
-        pids = [int(pid) for pid in re.findall(r"pid (\d+)", run.said)] + children(run.process.pid)
+        pids = wait_for_pids(run) + children(run.process.pid)
         run.signal(signal.SIGKILL)
         run.exit_code()
     assert len(set(pids)) == 5  # two workers, the coordinator, the nursery and the sweeper

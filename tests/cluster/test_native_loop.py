@@ -18,8 +18,9 @@ from lab.random_harm import go_through
 from lab.stage import Stage, undisturbed_events
 from lab.unequal_machines import JOIN_AT, MICRO_BATCHES, PAUSES, check_shares, kill_and_join
 
-QUICK = Policy(heartbeat_s=0.3, lease_s=3.0, arrive_s=20.0)
-PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
+# Longer than a busy machine lets anybody stand still who is not frozen.
+STRICT = Policy(heartbeat_s=0.3, lease_s=6.0, arrive_s=60.0, stall_s=60.0)
+PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # nobody is lost by being slow
 LOOP = "loop.py"
 
 
@@ -67,7 +68,7 @@ def test_a_random_schedule_trains_every_sample_once_per_epoch(seed: int) -> None
         chance.choice([0, 2]),
     )
     gates, last = (2, 7), 3 * ceil(samples / (micro_batches * batch_size)) - 1
-    with Stage(*args, script=LOOP, gates=(*gates, last), workers=chance.randint(2, 3), policy=QUICK) as cluster:
+    with Stage(*args, script=LOOP, gates=(*gates, last), workers=chance.randint(2, 3), policy=STRICT) as cluster:
         go_through(cluster, gates, last, chance, joins=0.4)
         result = cluster.finish_undisturbed()
     audit(result, args, samples)

@@ -30,7 +30,7 @@ from lab.command import ROOT, everstep, until
 SCRIPTS = Path(__file__).parent / "scripts"
 READY_S = 240.0
 END_S = 240.0
-PATIENT = Policy(lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
+PATIENT = Policy(lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # nobody is lost by being slow
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -356,7 +356,7 @@ AGENT = """
 import os, sys, time
 from everstep.nursery.client import NurseryClient
 nursery = NurseryClient.start(dict(os.environ))
-assert nursery.await_ready(60)
+assert nursery.await_ready(240)
 child = nursery.start_worker([sys.executable, "-u", "parent.py"], env=dict(os.environ), output=None, cwd=None)
 print(nursery.pid, child.pid, flush=True)
 time.sleep(600)

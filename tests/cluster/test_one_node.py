@@ -114,7 +114,7 @@ def test_a_worker_that_does_not_end_with_the_others_is_named(tmp_path: Path) -> 
 
 
 def test_classic_workers_that_hang_show_their_stacks_and_are_restarted(tmp_path: Path) -> None:
-    options = ["--nproc-per-node=2", "--max-restarts=1", "--hang-timeout=4"]
+    options = ["--nproc-per-node=2", "--max-restarts=1", "--hang-timeout=10"]  # longer than a start takes
     with Run(*options, script(tmp_path, HANGS_ONCE), directory=tmp_path) as run:
         run.finish()
     assert run.said.count("in wait_for_godot") == 2

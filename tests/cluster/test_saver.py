@@ -14,11 +14,12 @@ import pytest
 from everstep.process import wait_for_end
 from everstep.testing import Cluster
 from everstep.wire import Policy
+from lab.command import CALM_OPTIONS
 from lab.saved import load_step
 from lab.stage import SCRIPTS, Stage
 from lab.terminal import Run
 
-PATIENT = Policy(lease_s=600.0, arrive_s=600.0)  # no worker is lost for being slow
+PATIENT = Policy(lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # no worker is lost for being slow
 END_S = 60.0
 IN_MEMORY = ["--every", 1000, "--memory-every", 1]  # storage gets nothing as long as all goes well
 
@@ -105,7 +106,9 @@ def test_a_job_that_saves_nothing_has_no_saver(tmp_path: Path) -> None:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
 def test_a_small_dev_shm_does_not_matter(tmp_path: Path) -> None:
-    run = f"{sys.executable} -m everstep run {SCRIPTS / 'save.py'} {tmp_path / 'checkpoints'} --steps 3 --mb 50"
+    options = " ".join(CALM_OPTIONS)
+    script = f"{SCRIPTS / 'save.py'} {tmp_path / 'checkpoints'} --steps 3 --mb 50"
+    run = f"{sys.executable} -m everstep run {options} {script}"
     command = f"mount -t tmpfs -o size=1m tmpfs /dev/shm && exec {run}"
     outer = {name: value for name, value in os.environ.items() if not name.startswith("EVERSTEP_")}
     environment = outer | {"PYTHONPATH": str(Path(__file__).parents[2])}

@@ -21,7 +21,7 @@ from lab.command import EVERSTEP, Command, environment, everstep
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TELL, PUPPET = SCRIPTS / "tell.py", SCRIPTS / "puppet.py"
-PATIENCE = ("--lease-s=600", "--arrive-s=600")  # nobody is lost by being slow
+PATIENCE = ("--lease-s=600", "--arrive-s=600", "--stall-s=600")  # nobody is lost by being slow
 PLAINLY = {"EVERSTEP_NURSERY": "off"}  # puppets need no torch
 
 

@@ -20,8 +20,8 @@ from lab.stage import SCRIPTS, Stage, undisturbed_events
 from lab.unequal_machines import JOIN_AT, MICRO_BATCHES, PAUSES, check_shares, kill_and_join
 
 TRIAL = "trial.py"
-PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0)  # nobody is lost by being slow
-STRICT = Policy(heartbeat_s=0.3, lease_s=4.0)
+PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # nobody is lost by being slow
+STRICT = Policy(heartbeat_s=0.3, lease_s=6.0, arrive_s=60.0, stall_s=60.0)
 WHOLE = [3, 6, 9, 12]  # batches at which there are reports
 VALIDATIONS = [4, 8, 12]
 
@@ -228,7 +228,7 @@ def finish(cluster: Stage) -> Result:
     """As of one process alone, which knows nothing of whom a gate holds."""
     (end,) = (event for event in undisturbed_events(TRIAL) if event["event"] == "result")
     expected = {event["step"]: event["digest"] for event in undisturbed_events(TRIAL) if event["event"] == "weights"}
-    result = cluster.finish(90.0)
+    result = cluster.finish()
     for event in result.events("weights"):
         assert event["digest"] == expected[event["step"]], f"other weights than alone: {event}"
     assert result.weights_digest == end["weights_digest"]

@@ -15,7 +15,7 @@ import pytest
 import everstep
 from lab.stage import SCRIPTS
 
-TIMEOUT_S = 240  # dozens of worlds
+TIMEOUT_S = 600  # dozens of worlds
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 

@@ -35,7 +35,7 @@ def test_a_newcomer_that_compiles_its_model_holds_up_nobody() -> None:
         cluster.wait("step.committed", worker="w0", step=8)
         (newcomer,) = cluster.add()
         cluster.wait("regroup.settled", worker=newcomer, size=3)
-        result = cluster.finish_undisturbed(180.0)
+        result = cluster.finish_undisturbed()
     transfer_s = result.events("transfer.sent")[-1]["t"] - result.events("transfer.started")[-1]["t"]
     for worker in ("w0", "w1"):
         seconds = [value for step, value in device_stories.step_seconds(result, worker).items() if step > 2]

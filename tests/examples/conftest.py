@@ -15,7 +15,7 @@ from lab import nest
 from lab.command import EVERSTEP, Command, keyboard
 from lab.ports import reserved_port
 
-PATIENCE = ("--lease-s=600", "--arrive-s=600")  # nobody is lost by being slow
+PATIENCE = ("--lease-s=600", "--arrive-s=600", "--stall-s=600")  # nobody is lost by being slow
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from lab.command import EVERSTEP, Command
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PATIENCE = ("--lease-s=600", "--arrive-s=600")  # nobody is lost by being slow
+PATIENCE = ("--lease-s=600", "--arrive-s=600", "--stall-s=600")  # nobody is lost by being slow
 FASHION = (EXAMPLES / "fashion_mnist.py", "--epochs=1")
 
 

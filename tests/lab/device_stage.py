@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everstep.testing import Cluster, ClusterError, Result
+from lab.command import DEADLINE_S
 from lab.stage import Stage
 
 SCRIPT = "on_device.py"
@@ -25,7 +26,7 @@ class DeviceStage(Stage):
         env = {"HOLDS": ",".join(holds), **wish, **settings.pop("env", {})}
         super().__init__("--device", device, *args, script=script, env=env, **settings)
 
-    def finish(self, timeout_s: float = 90.0, *, check: bool = True) -> Result:
+    def finish(self, timeout_s: float = DEADLINE_S, *, check: bool = True) -> Result:
         result = super().finish(timeout_s, check=check)
         if check:
             check_backend(result, _SERVES[self._device])

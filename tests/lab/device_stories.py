@@ -165,7 +165,7 @@ def thirty_regroups_leak_nothing(device: str, *, every: int, micro_batch_s: floa
     steps = 30 * every + 2
     env = {"RAISES": f"w1:{every}", "SAMPLES": "1", "MICRO_BATCH_S": str(micro_batch_s)}
     with DeviceStage("--steps", steps, device=device, workers=2, env=env) as cluster:
-        result = cluster.finish_undisturbed(240.0)
+        result = cluster.finish_undisturbed()
     assert len(result.events("regroup.settled", worker="w0")) > 30
     grown = {}
     for worker in ("w0", "w1"):
@@ -206,7 +206,7 @@ def model_through_a_death(model: str, device: str) -> None:
         cluster.kill("w1")
         cluster.open_gate(8)
         cluster.wait_settled(2)
-        result = cluster.finish_undisturbed(180.0)
+        result = cluster.finish_undisturbed()
     assert len(result.outputs) == 2
 
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +25,8 @@ from everstep.testing import Cluster, ClusterError, Result
 from everstep.testing.tape import Event
 from everstep.wire import Policy
 from lab import nest
-from lab.command import Command, environment
+from lab.command import DEADLINE_S, Command, environment
+from lab.ports import reserved_port
 
 SCRIPTS = Path(__file__).parents[1] / "cluster" / "scripts"
 TRAIN = "train.py"
@@ -41,6 +43,17 @@ class Stage(Cluster):
         if kept := os.environ.get("STAGE_KEEP"):  # to inspect the files of a story
             settings["directory"] = Path(tempfile.mkdtemp(dir=kept))
         super().__init__(SCRIPTS / script, self._given[1:], env=env, **{"policy": CALM, **settings})
+        self._held = ExitStack()
+
+    def __enter__(self) -> Stage:
+        if self._network is None:  # a coordinator that is started again finds its port free
+            self._port = self._held.enter_context(reserved_port())
+        super().__enter__()
+        return self
+
+    def close(self) -> None:
+        super().close()
+        self._held.close()
 
     def _agent_command(self, name: str, num_workers: int) -> list[str]:
         command = super()._agent_command(name, num_workers)
@@ -77,9 +90,9 @@ class Stage(Cluster):
 
     def wait_ready(self, *workers: str) -> None:
         """Until these newcomers are ready, and the training workers know it: they are admitted after this step."""
-        self.until(lambda: all(self._is_ready(worker) for worker in workers), f"{workers} ready")
+        self.until(lambda: all(self.is_ready(worker) for worker in workers), f"{workers} ready")
 
-    def _is_ready(self, worker: str) -> bool:
+    def is_ready(self, worker: str) -> bool:
         (found,) = (each for each in self.view().workers if each.worker == worker)
         if found.status != "waiting":
             return found.status == "member"  # admitted already, when another one ended
@@ -93,14 +106,17 @@ class Stage(Cluster):
     def status(self, worker: str) -> str:
         return next((each.status for each in self.view().workers if each.worker == worker), "")
 
-    def until(self, condition: Callable[[], bool], wanted: str, timeout_s: float = 60.0) -> None:
-        self._until(condition, timeout_s, wanted)
+    def until(self, condition: Callable[[], bool], wanted: str) -> None:
+        self._until(condition, DEADLINE_S, wanted)
 
     # --- the end --------------------------------------------------------------------------------------
 
-    def finish_undisturbed(self, timeout_s: float = 90.0, *, check: bool = True) -> Result:
+    def finish(self, timeout_s: float = DEADLINE_S, *, check: bool = True) -> Result:
+        return super().finish(timeout_s, check=check)
+
+    def finish_undisturbed(self, *, check: bool = True) -> Result:
         """Run to the end; after each step, every worker's weights must equal those of an undisturbed run."""
-        result = self.finish(timeout_s, check=check)
+        result = self.finish(check=check)
         check_order(result)
         undisturbed = undisturbed_events(*self._given)
         expected = {event["step"]: event["digest"] for event in undisturbed if event["event"] == "weights"}

@@ -8,7 +8,8 @@ from everstep.testing.tape import Event
 from lab.stage import Stage
 
 MICRO_BATCHES, JOIN_AT = 12, 16
-PAUSES = {"PAUSES": "w1:0.15,*:0.03"}  # seconds for a micro-batch
+# Seconds for a micro-batch: much more than a busy machine adds to it.
+PAUSES = {"PAUSES": "w1:0.25,*:0.04"}
 
 
 def kill_and_join(cluster: Stage) -> None:

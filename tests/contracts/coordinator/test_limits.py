@@ -14,7 +14,7 @@ from everstep.retry import patiently
 
 TIGHT = """
 import everstep.coordinator.edge.connection as connection, everstep.wire.limits as limits
-connection.REQUEST_S, limits.MAX_JOBS, limits.MAX_WORKERS, limits.MAX_NODES = 1.0, 2, 3, 2
+connection.REQUEST_S, limits.MAX_JOBS, limits.MAX_WORKERS, limits.MAX_NODES = 3.0, 2, 3, 2
 limits.MAX_DATASETS = 2
 """
 FEW_FILES = """

@@ -231,9 +231,23 @@ def test_an_earlier_process_of_a_worker_is_refused(play):
         assert refused.value.status == 409
 
 
-def test_workers_that_die_when_a_node_hangs_up_between_its_reports_have_not_failed(play):
+PATIENT = """
+import everstep.coordinator.job as job, everstep.coordinator.roster.health as health
+health.CUT_S = job.CUT_S = 600.0
+"""
+
+
+@pytest.fixture
+def patient(tmp_path, server_class):
+    """A coordinator that waits for a node that hung up for as long as a busy machine may take to go on."""
+    server = server_class(tmp_path, str(tmp_path / "db"), before=PATIENT)
+    yield server
+    server.stop()
+
+
+def test_workers_that_die_when_a_node_hangs_up_between_its_reports_have_not_failed(play, patient):
     """Those of a classic script die of a lost node before its lease is over."""
-    job = play(start_nodes=2, min_nodes=2, max_nodes=2)
+    job = play(patient, start_nodes=2, min_nodes=2, max_nodes=2)
     nodes = {name: Coordinator(job.server.url, job.server.token, job.coordinator.job) for name in ("a0", "a1")}
 
     def report(agent: str) -> wire.AgentOrders:

@@ -257,7 +257,7 @@ def test_a_new_process_of_a_worker_starts_with_nothing(readers):
 
 
 def test_a_classic_worker_takes_samples_without_announcing_itself(readers):
-    job, _ = readers(1, policy={"shard_lease_s": 0.2})
+    job, _ = readers(1, policy={"shard_lease_s": 3.0})
     names = [job.coordinator.reserve(wire.ReserveWorker(agent="a0", request=f"classic{n}")).worker for n in range(2)]
 
     def ask(name, process, request, **more):

@@ -41,11 +41,11 @@ def test_what_setup_lines_set_reaches_the_workers(submit: Callable[..., Submitte
 
 
 def test_a_job_ends_when_its_time_is_up(submit: Callable[..., Submitted]) -> None:
-    job = submit(entrypoint=LONG, time_limit="15s", checkpoint={"grace": "5s"})
+    job = submit(entrypoint=LONG, time_limit="30s", checkpoint={"grace": "5s"})
     said = job.type("watch", job.id, is_good=False)
     assert "asked to end by SIGTERM" in said or "SIGTERM: workers have 5 s to end" in said
     (row,) = json.loads(job.type("list", "--json"))
-    assert (row["state"], row["reason"]) == ("failed", "the time limit of 15 s is reached")
+    assert (row["state"], row["reason"]) == ("failed", "the time limit of 30 s is reached")
     until(lambda: not processes_of(job.id), lambda: f"left behind: {processes_of(job.id)}")
 
 

@@ -178,3 +178,17 @@ def test_a_view_is_made_once_for_all_who_ask_until_something_changes():
         assert len(json.loads(job.view_json())["workers"]) == 2
 
     with_a_job(story)
+
+
+def test_a_hang_is_looked_for_although_leases_and_stalls_take_longer():
+    async def story(job, disk):
+        await begin(job, "w0")
+        await begin(job, "w1")
+        await asyncio.gather(job.arrive("w0", arrival("w0")), job.arrive("w1", arrival("w1")))
+        for name, phase in (("w0", wire.COMPUTING), ("w1", wire.WAITING)):
+            await job.watch(name, wire.Watch(incarnation=name, generation=1, seen=0, phase=phase, phase_s=0.0))
+        while job.roster.workers["w0"].status != "lost":
+            await asyncio.sleep(0.01)
+        assert "w0 has computed for" in job.roster.workers["w0"].reason
+
+    with_a_job(story, start_workers=2, heartbeat_s=0.01, lease_s=600.0, stall_s=600.0, hang_s=0.1)

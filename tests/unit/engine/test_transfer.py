@@ -1,13 +1,21 @@
-"""The routes of a state (what travels on them: tests/contracts/states)."""
+"""The routes of a state, and what its sender remembers (what travels on them: tests/contracts/states)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everstep.engine import state_sender
+from everstep.engine.parcel import Outgoing
 from everstep.engine.state_routes import Route, find_routes
+from everstep.engine.transfer import StateChanged
 
 
 def neighbors(machines: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -51,3 +59,37 @@ def test_each_receiver_has_one_source_that_knows_of_it(machine_of: list[int], da
         assert not route.is_near or machine_of[rank] == machine_of[route.source]
     streams = [route for route in routes.values() if route.following is not None]
     assert len(streams) == len({machine_of[rank] for rank in receivers})
+
+
+def test_a_sender_hears_that_its_last_state_has_changed_before_it_sends_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The generation may close before the thread that sends has read the receiver's verdict."""
+    weights, letters, threads = torch.zeros(1000), list[bytes](), list[threading.Thread]()
+    steadiness = SimpleNamespace(is_steady=True, is_intact=True, note_change=lambda: None)
+    work: Any = SimpleNamespace(step=5, steadiness=steadiness, state=lambda: {"weights": weights})
+    group: Any = SimpleNamespace(world=SimpleNamespace(generation=2))
+
+    def send(
+        parcel: Outgoing, group: Any, route: Route, inlets: Any, on_failure: Callable[[Exception], None]
+    ) -> threading.Event:
+        letters.append(parcel.letter)
+        is_over = threading.Event()
+
+        def end() -> None:
+            on_failure(StateChanged("the state changed on its way"))
+            is_over.set()
+
+        threads.append(threading.Timer(0.2, end))
+        threads[-1].start()
+        return is_over
+
+    monkeypatch.setattr(state_sender, "send_state", send)
+    sender = state_sender.StateSender(work, lambda generation, reason, must_probe: None)
+    sender.send(group, Route(following=1), [], "w0", is_between_steps=False)
+    weights += 1  # the script is in the middle of a change
+    sender.send(group, Route(following=1), [], "w0", is_between_steps=False)
+    for thread in threads:
+        thread.join()
+
+    assert [b"refusal" in letter for letter in letters] == [False, True]

@@ -9,11 +9,12 @@ import json
 import os
 import signal
 import socket
+import threading
 from typing import Any
 
 import torch
 
-from everstep.engine import background, transfer
+from everstep.engine import transfer
 from everstep.engine.group import Group
 from everstep.engine.inlet import Inlet
 from everstep.engine.parcel import Outgoing, Parcel
@@ -24,7 +25,7 @@ from lab.command import until
 from lab.ranks import Rank, serve
 
 LARGE = 3_000_000  # numbers: several pieces on the way
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def make_state() -> dict[str, Any]:
@@ -59,7 +60,7 @@ def bring(group: Group, machines: list[list[int]], *, is_copied: bool = False) -
             return take(receive_state(group, route, worker, inlet, inlets))
     state = make_state()
     told = digest(state)
-    send_state(Outgoing(state, worker, is_copied=is_copied), group, route, inlets, failures.append)
+    sent.append(send_state(Outgoing(state, worker, is_copied=is_copied), group, route, inlets, failures.append))
     if is_copied:
         state["large"][0].zero_()  # from now on it may change
     return told
@@ -73,6 +74,12 @@ def take(received: Any) -> str:
 
 
 failures: list[Exception] = []
+sent: list[threading.Event] = []  # set when one is over
+
+
+def await_sent() -> None:
+    """The last byte that a sender hears may come after all have the state."""
+    assert all(each.wait(WAIT_S) for each in sent)
 
 
 def brings(rank: Rank, machines: list[list[int]]) -> list[str]:
@@ -80,7 +87,7 @@ def brings(rank: Rank, machines: list[list[int]]) -> list[str]:
     group = rank.form(1)
     told = [bring(group, machines), bring(group, machines, is_copied=True)]
     group.gather(b"all have it")
-    background.wait(WAIT_S)
+    await_sent()
     assert not failures
     rank.close(group)
     return told
@@ -126,7 +133,7 @@ def goes_on(rank: Rank, machines: list[list[int]], victim: int) -> str:
     group = rank.form(2, left)
     told = bring(group, [[left.index(each) for each in machine if each != victim] for machine in machines])
     group.gather(b"all have it")
-    background.wait(WAIT_S)
+    await_sent()
     rank.close(group)
     return told
 

@@ -10,7 +10,8 @@ import json
 import mmap
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,11 @@ PIECE_BYTES = 4 << 20
 _SMALL_BYTES = 256 << 10
 
 Shapes = Sequence[tuple[torch.Size, torch.dtype]]
+
+
+class Piece(NamedTuple):
+    memory: memoryview
+    is_lasting: bool = True  # it stays as it is until the receivers have everything; if not, until the next is asked for
 
 
 class Outgoing:
@@ -43,7 +49,8 @@ class Outgoing:
             place.copy_(tensors[number].reshape(-1))
         self._large = [_copy(tensors[number]) if is_copied else tensors[number] for number in large]
         self.num_bytes = self._small.numel() + sum(_size(t.shape, t.dtype) for t in self._large)
-        self.checksum = checksum(skeleton, [tensor_sum(tensor) for tensor in tensors]).encode()
+        self._skeleton, self._tensors = skeleton, tensors
+        self._checksum: Future[bytes] = Future()
 
     @classmethod
     def refusal(cls, reason: str, worker: str) -> Outgoing:
@@ -52,11 +59,28 @@ class Outgoing:
         refused.letter = json.dumps({**json.loads(refused.letter), "refusal": reason}).encode()
         return refused
 
-    def pieces(self) -> Iterator[memoryview]:
-        """Each is valid until the next is asked for."""
-        yield from _cut(self._small)
+    def sum_up(self) -> bytes:
+        """Take the checksum, at the first call. Until it returns, the script must not continue: a change between two
+        parts of the sum would be noticed, but one before it would be sent."""
+        if not self._checksum.done():
+            try:
+                sums = [tensor_sum(tensor) for tensor in self._tensors]
+                self._checksum.set_result(checksum(self._skeleton, sums).encode())
+            except BaseException as error:
+                self._checksum.set_exception(error)
+        return self._checksum.result()
+
+    def await_checksum(self) -> bytes:
+        """From another thread."""
+        return self._checksum.result()
+
+    def pieces(self) -> Iterator[Piece]:
+        for run in _cut(self._small):
+            yield Piece(run)
         for tensor in self._large:
-            yield from _staged(tensor) if tensor.is_cuda else _cut(as_bytes(tensor))
+            is_in_place = not tensor.is_cuda and tensor.is_contiguous()
+            for run in _staged(tensor) if tensor.is_cuda else _cut(as_bytes(tensor)):
+                yield Piece(run, is_lasting=is_in_place)
 
 
 class Parcel:
@@ -121,13 +145,13 @@ class Parcel:
 
     # --- reading it -------------------------------------------------------------------------------------
 
-    def filled_pieces(self) -> Iterator[memoryview]:
+    def filled_pieces(self) -> Iterator[Piece]:
         """Each piece as soon as it is filled."""
         end = 0
-        for piece in self.pieces():
-            end += len(piece)
+        for memory in self.pieces():
+            end += len(memory)
             self._await(end)
-            yield piece
+            yield Piece(memory)
 
     def _await(self, num_bytes: int) -> None:
         with self._changed:

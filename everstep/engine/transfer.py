@@ -19,7 +19,8 @@ import torch
 from everstep.addresses import listen
 from everstep.engine import background
 from everstep.engine.group import TAG_TRANSFER, Group
-from everstep.engine.parcel import SUM_BYTES, Outgoing, Parcel
+from everstep.engine.page_sender import PageSender
+from everstep.engine.parcel import SUM_BYTES, Outgoing, Parcel, Piece
 from everstep.engine.shared_memory import TOKEN_BYTES, open_block
 from everstep.engine.state_routes import Route
 from everstep.errors import PeerLost, StateMismatch
@@ -43,12 +44,12 @@ class StateChanged(PeerLost):
 
 
 def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[Exception], None]) -> None:
-    """Returns at once. If the state cannot be sent although the group is whole, `on_failure` is called in another
-    thread, and the group breaks."""
+    """Returns when the checksum is taken; the bytes are on their way meanwhile. If the state cannot be sent although
+    the group is whole, `on_failure` is called in another thread, and the group breaks."""
 
     def send() -> None:
         try:
-            _stream(parcel.letter, parcel.pieces(), lambda: parcel.checksum, group, peer)
+            _stream(parcel.letter, parcel.pieces(), parcel.await_checksum, group, peer)
             emit("transfer.sent", to=peer)
         except Exception as error:  # of any kind: the receivers must not wait forever
             if not group.is_broken or isinstance(error, StateChanged):
@@ -59,6 +60,7 @@ def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[
 
     emit("transfer.started", to=peer, bytes=parcel.num_bytes)
     background.start("everstep-send-state", send, group.break_)
+    parcel.sum_up()
 
 
 def receive_state(group: Group, route: Route, worker: str, show: Callable[[str], None] = lambda phase: None) -> Any:
@@ -77,7 +79,7 @@ def receive_state(group: Group, route: Route, worker: str, show: Callable[[str],
 
 
 def _stream(
-    letter: bytes, pieces: Iterable[memoryview], checksum: Callable[[], bytes], group: Group, peer: int
+    letter: bytes, pieces: Iterable[Piece], checksum: Callable[[], bytes], group: Group, peer: int
 ) -> None:
     """Send to the first receiver on the next machine."""
     port, key, address = _INLET.unpack(_recv(group, peer, _INLET.size))
@@ -85,8 +87,12 @@ def _stream(
         sock.settimeout(None)
         _send(group, peer, _GOOD)
         sock.sendall(key + _LENGTH.pack(len(letter)) + letter)
-        for piece in pieces:
-            sock.sendall(piece)
+        with PageSender(sock) as pages:
+            for memory, is_lasting in pieces:
+                if is_lasting:
+                    pages.send(memory)
+                else:
+                    sock.sendall(memory)
         sock.sendall(checksum())
         _heed(_exactly(sock, len(_GOOD)))
 

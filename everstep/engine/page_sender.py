@@ -1,8 +1,8 @@
 """Send memory through a socket without copying it: the kernel takes references to its pages.
 
-On loopback, the receiver then copies straight from the sender's memory, at half the cost of an ordinary stream. What is
-sent must stay as it is until the receiver has said that it has everything. Where the system does not allow it, memory
-is sent as usual."""
+On loopback, the receiver then copies straight from the sender's memory, at half the cost of an ordinary stream. So the
+memory must stay unchanged until the receiver has said that it has everything. Where the system does not allow
+references, memory is sent as usual."""
 
 from __future__ import annotations
 

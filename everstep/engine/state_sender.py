@@ -31,9 +31,7 @@ class StateSender:
         work, generation, step = self._work, group.world.generation, self._work.step
         is_copied = is_between_steps or not work.steadiness.is_steady
         state = Outgoing(work.state(), worker, is_copied=is_copied)
-        is_known_changed = (
-            self._changed is not None and self._changed[0] == step and self._changed[1] != state.sum_up()
-        )
+        is_known_changed = self._changed is not None and self._changed[0] == step and self._changed[1] != state.sum_up()
         if is_known_changed or not work.steadiness.is_intact:
             state = Outgoing.refusal(_CHANGES.format(worker=worker, step=step), worker)
 

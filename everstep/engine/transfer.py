@@ -1,8 +1,8 @@
 """Bring the leader's state to peers in the background while the leader computes (parcel.py).
 
-The state travels from machine to machine over a separate connection, so no message of a step waits behind it; receivers
-on one machine share what arrives there (state_routes.py). A receiver changes nothing until everything has arrived and
-the checksums agree. The transfer ends as soon as the group breaks."""
+The state travels from receiver to receiver (state_routes.py) over separate connections, so no message of a step waits
+behind it. A receiver changes nothing until everything has arrived and the checksums agree. The transfer ends as soon as
+the group breaks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from everstep.engine import background
 from everstep.engine.group import TAG_TRANSFER, Group
 from everstep.engine.page_sender import PageSender
 from everstep.engine.parcel import SUM_BYTES, Outgoing, Parcel, Piece
-from everstep.engine.shared_memory import TOKEN_BYTES, open_block
+from everstep.engine.state_room import StateRoom, room
 from everstep.engine.state_routes import Route
 from everstep.errors import PeerLost, StateMismatch
 from everstep.events import emit
@@ -35,8 +35,6 @@ _KEY_BYTES = 16
 _GOOD, _CHANGED = b"\0", b"\1"  # what a receiver says about the bytes
 _LENGTH = struct.Struct("<q")
 _INLET = struct.Struct(f"<q{_KEY_BYTES}s256s")  # where a receiver accepts its state: port, key, address
-# Where a reader finds the state: block, length of the letter, checksum.
-_SHOWN = struct.Struct(f"<{TOKEN_BYTES}sq{SUM_BYTES}s")
 
 
 class StateChanged(PeerLost):
@@ -63,25 +61,28 @@ def send_state(parcel: Outgoing, group: Group, peer: int, on_failure: Callable[[
     parcel.sum_up()
 
 
-def receive_state(group: Group, route: Route, worker: str, show: Callable[[str], None] = lambda phase: None) -> Any:
+def receive_state(
+    group: Group,
+    route: Route,
+    worker: str,
+    show: Callable[[str], None] = lambda phase: None,
+    place: StateRoom | None = None,
+) -> Any:
     """The leader's state, when it has arrived and was checked. Raises PeerLost if the group breaks first. `show`: says
-    which phase this worker is in; it computes, as soon as it waits for no other worker."""
-    take = _read if route.is_near else _take
+    which phase this worker is in; it computes, as soon as it waits for no other worker. `place`: memory to use."""
     try:
-        parcel = group.unless_broken(lambda: take(group, route, worker, show))
+        parcel = group.unless_broken(lambda: _take(group, route, worker, show, place))
     except OSError as error:
         raise PeerLost(f"{worker} could not receive the state: {error}", code="state-not-received") from None
     emit("transfer.received", sender=parcel.sender)
     return parcel.state()
 
 
-# --- from machine to machine ------------------------------------------------------------------------------
+# --- from receiver to receiver ----------------------------------------------------------------------------
 
 
-def _stream(
-    letter: bytes, pieces: Iterable[Piece], checksum: Callable[[], bytes], group: Group, peer: int
-) -> None:
-    """Send to the first receiver on the next machine."""
+def _stream(letter: bytes, pieces: Iterable[Piece], checksum: Callable[[], bytes], group: Group, peer: int) -> None:
+    """Send to the next receiver."""
     port, key, address = _INLET.unpack(_recv(group, peer, _INLET.size))
     with socket.create_connection((address.rstrip(b"\0").decode(), port), _CONNECT_S) as sock, group.cutting(sock):
         sock.settimeout(None)
@@ -97,8 +98,8 @@ def _stream(
         _heed(_exactly(sock, len(_GOOD)))
 
 
-def _take(group: Group, route: Route, worker: str, show: Callable[[str], None]) -> Parcel:
-    """As the first receiver on this machine: pass on to others what arrives."""
+def _take(group: Group, route: Route, worker: str, show: Callable[[str], None], place: StateRoom | None) -> Parcel:
+    """Receive, and pass on what arrives."""
     assert route.source is not None
     key = secrets.token_bytes(_KEY_BYTES)
     with listen(group.address) as inlet, group.cutting(inlet):
@@ -111,11 +112,13 @@ def _take(group: Group, route: Route, worker: str, show: Callable[[str], None]) 
         connected.result()
     with sock, group.cutting(sock):
         (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
-        parcel = Parcel(_exactly(sock, length), is_shared=bool(route.readers))
+        parcel = Parcel(_exactly(sock, length), place.take if place is not None else room)
+        if place is not None:
+            place.give_back()
         _begin(parcel)
         theirs: Future[bytes] = Future()
         passing = _pass_on(parcel, group, route, theirs)
-        mine = None if route.readers else _in_background("everstep-sum-state", parcel.checksum, group)
+        mine = _in_background("everstep-sum-state", parcel.checksum, group)
         try:
             _fill(parcel, sock, show)
             show(COMPUTING)
@@ -125,15 +128,13 @@ def _take(group: Group, route: Route, worker: str, show: Callable[[str], None]) 
             theirs.set_exception(error)
             raise
         try:
-            own = parcel.private()
-            _check(own, mine.result() if mine is not None else own.checksum(), theirs.result(), worker)
-            _show(parcel, group, route, theirs.result())
+            _check(parcel, mine.result(), theirs.result(), worker)
             passing.result()
         except StateChanged:
             sock.sendall(_CHANGED)
             raise
         sock.sendall(_GOOD)
-    return own
+    return parcel
 
 
 def _pass_on(parcel: Parcel, group: Group, route: Route, checksum: Future[bytes]) -> Future[None]:
@@ -210,36 +211,6 @@ def _check(parcel: Parcel, mine: bytes, theirs: bytes, worker: str) -> None:
 def _heed(verdict: bytes) -> None:
     if verdict != _GOOD:
         raise StateChanged("the state changed on its way", code="state-changed-on-its-way")
-
-
-# --- on the same machine ----------------------------------------------------------------------------------
-
-
-def _show(parcel: Parcel, group: Group, route: Route, checksum: bytes) -> None:
-    """Let neighbors copy the parcel, and return when all have done so."""
-    if parcel.block is None:
-        return
-    shown = _SHOWN.pack(parcel.block.token, len(parcel.letter), checksum)
-    for reader in route.readers:
-        _send(group, reader, shown)
-    for reader in route.readers:
-        _heed(_recv(group, reader, len(_GOOD)))
-
-
-def _read(group: Group, route: Route, worker: str, show: Callable[[str], None]) -> Parcel:
-    assert route.source is not None
-    token, length, checksum = _SHOWN.unpack(_recv(group, route.source, _SHOWN.size))
-    show(COMPUTING)
-    parcel = Parcel.in_block(open_block(group.neighbors[route.source].pid, token), length)
-    _begin(parcel)
-    own = parcel.private()
-    try:
-        _check(own, own.checksum(), checksum, worker)
-    except StateChanged:
-        _send(group, route.source, _CHANGED)
-        raise
-    _send(group, route.source, _GOOD)
-    return own
 
 
 # --- words and threads ------------------------------------------------------------------------------------

@@ -86,8 +86,9 @@ def _stream(letter: bytes, pieces: Iterable[Piece], checksum: Callable[[], bytes
     port, key, address = _INLET.unpack(_recv(group, peer, _INLET.size))
     with socket.create_connection((address.rstrip(b"\0").decode(), port), _CONNECT_S) as sock, group.cutting(sock):
         sock.settimeout(None)
-        _send(group, peer, _GOOD)
-        sock.sendall(key + _LENGTH.pack(len(letter)) + letter)
+        sock.sendall(key)
+        _send(group, peer, _GOOD)  # only now: if this side ends before, the receiver's wait for it breaks the group
+        sock.sendall(_LENGTH.pack(len(letter)) + letter)
         with PageSender(sock) as pages:
             for memory, is_lasting in pieces:
                 if is_lasting:

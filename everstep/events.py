@@ -64,7 +64,13 @@ declare("worker.waiting", WORKER, "reason", "the worker is waiting for a generat
 declare("generation.formed", WORKER, "generation rank size reason", "the worker is a member of a new generation")
 declare("generation.closed", WORKER, "generation reason", "the worker's generation is closed")
 declare("newcomers.known", WORKER, "generation", "workers are waiting to join", number=int)
-declare("worker.warmed", WORKER, "seconds", "a newcomer has rehearsed its loop body, and is ready to join")
+declare(
+    "worker.warmed",
+    WORKER,
+    "seconds",
+    "a newcomer has rehearsed its loop body and has memory for a state of this size, and is ready to join",
+    state_bytes=int,
+)
 declare("backend.chosen", WORKER, "generation reason", "how gradients travel in this generation", backend=str)
 declare("link.formed", WORKER, "generation seconds", "the worker's device is connected to the others", backend=str)
 declare("link.ended", WORKER, "generation seconds", "the old connection has ended, in the background")

@@ -180,9 +180,12 @@ class CoordinatedJob:
         self.signs.prove_alive(name, now)
         await self._keep(roster)
         signs = self.signs.all
-        told = (signs[member].step for member in self.roster.generation.ranks if member in signs)
+        told = [signs[member] for member in self.roster.generation.ranks if member in signs]
         return wire.Announced(
-            is_newcomer=_is_newcomer(self.roster, name), policy=self.roster.policy, step=max(told, default=0)
+            is_newcomer=_is_newcomer(self.roster, name),
+            policy=self.roster.policy,
+            step=max((sign.step for sign in told), default=0),
+            state_bytes=max((sign.state_bytes for sign in told), default=0),
         )
 
     async def watch(self, name: str, message: wire.Watch) -> bytes:

@@ -138,3 +138,4 @@ class WorkerSigns:
         sign.phase = progress.phase if sign.generation == generation else OUTSIDE
         sign.phase_since = said_at - progress.phase_s
         sign.longest_step_s, sign.longest_wait_s = progress.longest_step_s, progress.longest_wait_s
+        sign.state_bytes = progress.state_bytes

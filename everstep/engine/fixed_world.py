@@ -30,6 +30,9 @@ class LoneMembership:
     def others_step(self) -> int:
         return 0
 
+    def others_state_bytes(self) -> int:
+        return 0
+
     def arrive(self, generation: int) -> None: ...
 
     def is_closed(self, generation: int) -> bool:

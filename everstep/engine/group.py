@@ -45,7 +45,7 @@ WAIT_S = 24 * 3600.0  # the coordinator decides which workers are alive, not glo
 
 # Tags below this belong to a step's buckets.
 TAG_HEADER, TAG_PULSE, TAG_BUFFERS = 0, 1, 2
-TAG_TRANSFER, TAG_CANARY, TAG_BUCKETS = 5, 9, 1 << 10  # 3 and 4: swap.py
+TAG_CANARY, TAG_BUCKETS = 9, 1 << 10  # 3 and 4: swap.py
 
 T = TypeVar("T")
 

@@ -125,6 +125,10 @@ class Membership:
         """How many steps the members have committed, as far as the coordinator knows."""
         return self._announce().step
 
+    def others_state_bytes(self) -> int:
+        """The size of the state that the members hold, as far as the coordinator knows."""
+        return self._announce().state_bytes
+
     def arrive(self, generation: int) -> None:
         """Stand ready for the generation after this one, in good order. No effect if that one exists already."""
         with self._changed:
@@ -264,6 +268,7 @@ class Membership:
                 phase_s=time.monotonic() - progress.since,
                 longest_step_s=progress.longest_step_s,
                 longest_wait_s=progress.longest_wait_s,
+                state_bytes=progress.state_bytes,
                 wait_s=wait_s,
             )
             try:

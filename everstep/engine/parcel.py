@@ -7,23 +7,28 @@ script continues, reveals a change. If the script may change its state, the byte
 from __future__ import annotations
 
 import json
-import mmap
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from everstep.engine.shared_memory import SharedBlock, cut, needed_bytes
+from everstep.engine.shared_memory import cut, needed_bytes
 from everstep.engine.state import as_bytes, checksum, decode, encode, tensor_sum
+from everstep.engine.state_room import SMALL_BYTES, room
 from everstep.errors import PeerLost, PermanentError
 
 SUM_BYTES = 64  # a SHA-256, in hexadecimal
 PIECE_BYTES = 4 << 20
-_SMALL_BYTES = 256 << 10
 
 Shapes = Sequence[tuple[torch.Size, torch.dtype]]
+
+
+class Piece(NamedTuple):
+    memory: memoryview
+    is_lasting: bool = True  # until the receivers have everything; if not, until the next piece is asked for
 
 
 class Outgoing:
@@ -43,7 +48,8 @@ class Outgoing:
             place.copy_(tensors[number].reshape(-1))
         self._large = [_copy(tensors[number]) if is_copied else tensors[number] for number in large]
         self.num_bytes = self._small.numel() + sum(_size(t.shape, t.dtype) for t in self._large)
-        self.checksum = checksum(skeleton, [tensor_sum(tensor) for tensor in tensors]).encode()
+        self._skeleton, self._tensors = skeleton, tensors
+        self._checksum: Future[bytes] = Future()
 
     @classmethod
     def refusal(cls, reason: str, worker: str) -> Outgoing:
@@ -52,19 +58,35 @@ class Outgoing:
         refused.letter = json.dumps({**json.loads(refused.letter), "refusal": reason}).encode()
         return refused
 
-    def pieces(self) -> Iterator[memoryview]:
-        """Each is valid until the next is asked for."""
-        yield from _cut(self._small)
+    def sum_up(self) -> bytes:
+        """Take the checksum, at the first call. Until it returns, the script must not continue: a change between two
+        parts of the sum would be noticed, but one before it would be sent."""
+        if not self._checksum.done():
+            try:
+                sums = [tensor_sum(tensor) for tensor in self._tensors]
+                self._checksum.set_result(checksum(self._skeleton, sums).encode())
+            except BaseException as error:
+                self._checksum.set_exception(error)
+        return self._checksum.result()
+
+    def await_checksum(self) -> bytes:
+        """From another thread."""
+        return self._checksum.result()
+
+    def pieces(self) -> Iterator[Piece]:
+        for run in _cut(self._small):
+            yield Piece(run)
         for tensor in self._large:
-            yield from _staged(tensor) if tensor.is_cuda else _cut(as_bytes(tensor))
+            is_in_place = not tensor.is_cuda and tensor.is_contiguous()
+            for run in _staged(tensor) if tensor.is_cuda else _cut(as_bytes(tensor)):
+                yield Piece(run, is_lasting=is_in_place)
 
 
 class Parcel:
     """A state that arrives. Filled by one thread, read by others."""
 
-    def __init__(self, letter: bytes, *, is_shared: bool = False, block: Tensor | None = None) -> None:
-        """Make room for what the letter describes. `is_shared`: neighbors can read it. `block`: the memory of a
-        neighbor that holds it."""
+    def __init__(self, letter: bytes, take: Callable[[int], Tensor] = room) -> None:
+        """Make room for what the letter describes. `take`: gives memory of this size."""
         cover = json.loads(letter)
         if "refusal" in cover:
             raise PermanentError(
@@ -81,24 +103,13 @@ class Parcel:
         small_shapes = [(shapes[number][0].numel(), shapes[number][1]) for number in small]
         sizes = [needed_bytes(small_shapes), *(_size(*shapes[number]) for number in self._large)]
         self.num_bytes = sum(sizes)
-        parts = [(size, torch.uint8) for size in (len(letter), *sizes)]  # of a shared block
-        self.block = SharedBlock(needed_bytes(parts)) if is_shared else None
-        if self.block is not None:
-            self.block.bytes[: len(letter)].copy_(torch.frombuffer(bytearray(letter), dtype=torch.uint8))
-        memory = self.block.bytes if self.block is not None else block
-        self._is_own = memory is None
-        self._runs = [room(size) for size in sizes] if memory is None else cut(memory, parts)[1:]
+        self._runs = [take(size) for size in sizes]
         places = {number: run.view(shapes[number][1]) for number, run in zip(self._large, self._runs[1:], strict=True)}
         places |= dict(zip(small, cut(self._runs[0], small_shapes), strict=True))
         self._tensors = [places[number].view(shape) for number, (shape, _) in enumerate(shapes)]
-        self._num_filled = 0 if block is None else self.num_bytes
+        self._num_filled = 0
         self._is_given_up = False
         self._changed = threading.Condition()
-
-    @classmethod
-    def in_block(cls, block: Tensor, letter_bytes: int) -> Parcel:
-        """A parcel in a neighbor's memory, not copied."""
-        return cls(block[:letter_bytes].numpy().tobytes(), block=block)
 
     # --- filling it -------------------------------------------------------------------------------------
 
@@ -121,13 +132,13 @@ class Parcel:
 
     # --- reading it -------------------------------------------------------------------------------------
 
-    def filled_pieces(self) -> Iterator[memoryview]:
+    def filled_pieces(self) -> Iterator[Piece]:
         """Each piece as soon as it is filled."""
         end = 0
-        for piece in self.pieces():
-            end += len(piece)
+        for memory in self.pieces():
+            end += len(memory)
             self._await(end)
-            yield piece
+            yield Piece(memory)
 
     def _await(self, num_bytes: int) -> None:
         with self._changed:
@@ -146,46 +157,25 @@ class Parcel:
         parts = [sums[number] if number in sums else tensor_sum(each) for number, each in enumerate(self._tensors)]
         return checksum(self._skeleton, parts).encode()
 
-    def private(self) -> Parcel:
-        """A copy that no other process can see; the parcel itself if none can."""
-        if self._is_own:
-            return self
-        copy = Parcel(self.letter)
-        for mine, theirs in zip(copy._runs, self._runs, strict=True):
-            mine.copy_(theirs)
-        copy.note_filled(copy.num_bytes)
-        return copy
-
     def state(self) -> Any:
         """What was sent. Each tensor has its own memory: optimizers keep the tensors, and torch.save writes all that
         shares memory with a tensor, or refuses to."""
-        assert self._is_own
         large = set(self._large)
         tensors = [each if number in large else each.clone() for number, each in enumerate(self._tensors)]
         return decode(self._skeleton, tensors)
 
 
-def large_sums(state: Any) -> list[bytes]:
-    """The checksums of the large tensors, which are not copied before they are sent."""
+def large_tensors(state: Any) -> list[Tensor]:
+    """Those that are not copied before they are sent."""
     tensors: list[Tensor] = []
     encode(state, tensors)
     _, large = _sorted([(t.shape, t.dtype) for t in tensors])
-    return [tensor_sum(tensors[number]) for number in large]
-
-
-def room(size: int) -> Tensor:
-    """Memory of this size. Large pieces use huge pages: getting small pages costs more than filling them."""
-    if size < _SMALL_BYTES:
-        return torch.empty(size, dtype=torch.uint8)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return [tensors[number] for number in large]
 
 
 def _sorted(shapes: Shapes) -> tuple[list[int], list[int]]:
     """The numbers of the small tensors and of the large ones."""
-    is_small = [_size(*each) < _SMALL_BYTES for each in shapes]
+    is_small = [_size(*each) < SMALL_BYTES for each in shapes]
     return [n for n, small in enumerate(is_small) if small], [n for n, small in enumerate(is_small) if not small]
 
 

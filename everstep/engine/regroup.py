@@ -30,6 +30,7 @@ from everstep.engine.leaving import ASKED, LeaveRequest, Leaving, on_sigterm, wa
 from everstep.engine.link_trial import try_link
 from everstep.engine.membership import Membership
 from everstep.engine.pulse import ENDS, Header, header_bytes
+from everstep.engine.state_room import StateRoom
 from everstep.engine.state_routes import Route, find_routes
 from everstep.engine.state_sender import StateSender
 from everstep.engine.step_work import StepWork
@@ -84,6 +85,7 @@ class Regrouping:
         self._work = work
         self._leave_request: LeaveRequest | None = None
         self._told: tuple[Backend, str] | None = None
+        self._room: StateRoom | None = None
         self.membership = make_membership(board, self._generation_closed)
         self._sender = StateSender(work, self.membership.report_broken)
 
@@ -129,6 +131,12 @@ class Regrouping:
             raise Leaving
         while self.is_due:
             self.regroup()
+
+    def make_room(self) -> int:
+        """For the others' state, before they wait for this worker. Returns its size."""
+        state_bytes = self.membership.others_state_bytes()
+        self._room = StateRoom(state_bytes) if state_bytes else None
+        return state_bytes
 
     def arrive(self) -> None:
         """All have agreed to end this generation: stand ready for the next."""
@@ -274,7 +282,8 @@ class Regrouping:
                 self.board.write(step=step, micro_batch=-1, phase=each)
 
         with self.in_phase(WAITING):
-            self._work.load(receive_state(group, route, self.membership.worker, inlet, inlets, show))
+            room, self._room = self._room, None
+            self._work.load(receive_state(group, route, self.membership.worker, inlet, inlets, show, room))
             self.board.write(step=self._work.step, micro_batch=-1, phase=OUTSIDE)
         if is_beginning:  # all begin, and have asked for the same values before
             self._work.agreed.num_asked = num_asked

@@ -1,11 +1,12 @@
 """Warm before ready: a newcomer runs the loop body once, and throws the result away, before it tells the others that it
 is ready.
 
-The first pass through a body can be slow: CUDA, cuDNN and NCCL start, and torch.compile compiles. Meanwhile, the others
-keep training. To the script, a rehearsal looks like a micro-batch that is not its last: optimizers, schedulers and
-scalers do nothing. Afterward, random streams, buffers and gradients are as they were; step and position never move.
-When the rehearsal ends, the worker joins the others and gets their state, so no script continues with its own state.
-What a script does once per step, or only on the first worker, begins with its next micro-batch."""
+The first pass through a body can be slow: CUDA, cuDNN and NCCL start, and torch.compile compiles. Memory for the
+others' state has to be found, too (state_room.py). Meanwhile, the others keep training. To the script, a rehearsal
+looks like a micro-batch that is not its last: optimizers, schedulers and scalers do nothing. Afterward, random streams,
+buffers and gradients are as they were; step and position never move. When the rehearsal ends, the worker joins the
+others and gets their state, so no script continues with its own state. What a script does once per step, or only on the
+first worker, begins with its next micro-batch."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ class Rehearsal:
         """The rehearsal is complete: join the others and get their state."""
         if self._work.backend_wish != Backend.GLOO.value:
             start_nccl(self._work.sum.layout.device)
+        state_bytes = self._regrouping.make_room()
         seconds = time.monotonic() - self._began_at
-        emit("worker.warmed", seconds=seconds)
+        emit("worker.warmed", seconds=seconds, state_bytes=state_bytes)
         log.info("warmed up in %.1f s", seconds)
         self._regrouping.be_ready()

@@ -74,13 +74,14 @@ def machine() -> str | None:
 
 
 def open_block(pid: int, token: bytes) -> Tensor:
-    """A neighbor's block, as bytes that must not be written to, all of them mapped."""
+    """A neighbor's block, as bytes that must not be written to. Pages are mapped when they are read, several at a time:
+    of a block, a worker reads little more than its own slices."""
     descriptor, inode = _TOKEN.unpack(token)
     mine = _open(pid, descriptor)
     try:
         if os.fstat(mine).st_ino != inode:
             raise FileNotFoundError(f"descriptor {descriptor} of process {pid} is another file now")
-        memory = mmap.mmap(mine, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
+        memory = mmap.mmap(mine, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
     finally:
         os.close(mine)
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
 """Who gets the leader's state from whom (pure).
 
-The state is sent once per machine: from the leader to the first receiver on one machine, from there to the first
-receiver on the next, and so on. The other receivers on a machine read the first one's memory."""
+Each receiver passes the state on to the next as it arrives. Receivers on one machine follow each other, so the state
+crosses the network once per machine."""
 
 from __future__ import annotations
 
@@ -14,26 +14,14 @@ class Route:
     """One member's part."""
 
     source: int | None = None  # who it gets the state from; None: it is the leader
-    is_near: bool = False  # it reads the source's memory
-    readers: tuple[int, ...] = ()  # ranks that read its memory
     following: int | None = None  # who it passes the state on to
 
 
 def find_routes(leader: int, receivers: Sequence[int], neighbors: Sequence[Collection[int]]) -> dict[int, Route]:
-    """By rank, for the leader and each receiver. `neighbors`: for each rank, the ranks whose memory it reads."""
-
-    def readers_of(rank: int, among: Sequence[int]) -> tuple[int, ...]:
-        return tuple(each for each in among if rank in neighbors[each] and each in neighbors[rank])
-
-    left, machines = sorted(receivers), []
+    """By rank, for the leader and each receiver. `neighbors`: for each rank, the other ranks on its machine."""
+    left, chain = sorted(receivers), [leader]
     while left:
-        first = left.pop(0)
-        readers = readers_of(first, left)
-        machines.append((first, readers))
-        left = [rank for rank in left if rank not in readers]
-    chain = [leader, *(first for first, _ in machines), None]
-    routes = {leader: Route(following=chain[1])}
-    for number, (first, readers) in enumerate(machines, start=1):
-        routes[first] = Route(source=chain[number - 1], readers=readers, following=chain[number + 1])
-        routes |= {rank: Route(source=first, is_near=True) for rank in readers}
-    return routes
+        near = next((rank for rank in left if rank in neighbors[chain[-1]]), None)
+        chain.append(left.pop(0) if near is None else left.pop(left.index(near)))
+    sources, following = [None, *chain], [*chain[1:], None]
+    return {rank: Route(source=sources[number], following=following[number]) for number, rank in enumerate(chain)}

@@ -37,14 +37,14 @@ class StateSender:
             self._last.wait(_VERDICT_S)
         is_copied = is_between_steps or not work.steadiness.is_steady
         state = Outgoing(work.state(), worker, is_copied=is_copied)
-        is_known_changed = self._changed is not None and self._changed[0] == step and self._changed[1] != state.checksum
+        is_known_changed = self._changed is not None and self._changed[0] == step and self._changed[1] != state.sum_up()
         if is_known_changed or not work.steadiness.is_intact:
             state = Outgoing.refusal(_CHANGES.format(worker=worker, step=step), worker)
 
         def fail(error: Exception) -> None:
             if isinstance(error, StateChanged):
                 work.steadiness.note_change()
-                self._changed = (step, state.checksum)
+                self._changed = (step, state.sum_up())
             reason = f"{worker} could not send its state: {error}"
             self._report_broken(generation, reason, must_probe=isinstance(error, OSError))
 

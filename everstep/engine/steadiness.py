@@ -5,9 +5,10 @@ within a step, as adversarial training does, its state is copied first, and neve
 
 from __future__ import annotations
 
-from everstep.engine.parcel import large_sums
+from everstep.engine.parcel import large_tensors
 from everstep.engine.registry import Registry
 from everstep.engine.state import tensor_sum
+from everstep.engine.state_room import in_pages
 from everstep.errors import EverstepError
 
 _AT_STEP = 2  # counted in this process: by then, optimizers have their state
@@ -18,6 +19,7 @@ class Steadiness:
 
     def __init__(self, registry: Registry) -> None:
         self.is_steady = False  # also: not known yet
+        self.state_bytes = 0  # what a newcomer needs for the large tensors; 0: not known yet
         self._registry = registry
         self._num_steps = 0
         # At the beginning of the step, as long as the script is not known to be steady:
@@ -58,6 +60,8 @@ class Steadiness:
 
     def _large_sums(self) -> list[bytes]:
         try:
-            return large_sums(self._registry.state())
+            large = large_tensors(self._registry.state())
         except EverstepError:  # it cannot be sent at all; a worker that stays alone need not know
             return []
+        self.state_bytes = sum(in_pages(tensor.numel() * tensor.element_size()) for tensor in large)
+        return [tensor_sum(tensor) for tensor in large]

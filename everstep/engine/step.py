@@ -394,6 +394,7 @@ class Engine:
             work.data.committed(decision)
         else:
             work.data.passed(decision)
+        self._board.note_state_bytes(work.steadiness.state_bytes)
         self._write(OUTSIDE)
         if counts:
             work.agreed = Agreed()

@@ -1,8 +1,8 @@
 """Bring the leader's state to peers in the background while the leader computes (parcel.py).
 
-The state travels from machine to machine over a separate connection, so no message of a step waits behind it; receivers
-on one machine share what arrives there (state_routes.py). A receiver changes nothing until everything has arrived and
-the checksums agree. The transfer ends as soon as the group breaks."""
+The state travels from receiver to receiver (state_routes.py) over separate connections, so no message of a step waits
+behind it. A receiver changes nothing until everything has arrived and the checksums agree. The transfer ends as soon as
+the group breaks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from everstep.engine import background
-from everstep.engine.group import TAG_TRANSFER, Group
+from everstep.engine.group import Group
 from everstep.engine.inlet import Inlet, connect
-from everstep.engine.parcel import SUM_BYTES, Outgoing, Parcel
-from everstep.engine.shared_memory import TOKEN_BYTES, open_block
+from everstep.engine.page_sender import PageSender
+from everstep.engine.parcel import SUM_BYTES, Outgoing, Parcel, Piece
+from everstep.engine.state_room import StateRoom, room
 from everstep.engine.state_routes import Route
 from everstep.errors import PeerLost, StateMismatch
 from everstep.events import emit
@@ -30,8 +31,6 @@ Inlets = Sequence[list[Any]]  # the cards of all members' inlets, by rank
 _TOLD_S = 1.0  # a receiver reports this often that bytes arrive
 _GOOD, _CHANGED = b"\0", b"\1"  # what a receiver says about the bytes
 _LENGTH = struct.Struct("<q")
-# Where a reader finds the state: block, length of the letter, checksum.
-_SHOWN = struct.Struct(f"<{TOKEN_BYTES}sq{SUM_BYTES}s")
 
 
 class StateChanged(PeerLost):
@@ -41,14 +40,15 @@ class StateChanged(PeerLost):
 def send_state(
     parcel: Outgoing, group: Group, route: Route, inlets: Inlets, on_failure: Callable[[Exception], None]
 ) -> threading.Event:
-    """To the first receiver of a chain. Returns at once; the event is set when it is over, well or not. If the state
-    cannot be sent although the group is whole, `on_failure` is called in another thread, and the group breaks."""
+    """To the first receiver. Returns when the checksum is taken; the bytes are on their way meanwhile. The event is set
+    when it is over, well or not. If the state cannot be sent although the group is whole, `on_failure` is called in
+    another thread, and the group breaks."""
     assert route.following is not None
     to, is_over = route.following, threading.Event()
 
     def send() -> None:
         try:
-            _stream(parcel.letter, parcel.pieces(), lambda: parcel.checksum, group, inlets[to])
+            _stream(parcel.letter, parcel.pieces(), parcel.await_checksum, group, inlets[to])
             emit("transfer.sent", to=to)
         except Exception as error:  # of any kind: the receivers must not wait forever
             if not group.is_broken or isinstance(error, StateChanged):
@@ -61,6 +61,7 @@ def send_state(
 
     emit("transfer.started", to=to, bytes=parcel.num_bytes)
     background.start("everstep-send-state", send, group.break_)
+    parcel.sum_up()
     return is_over
 
 
@@ -71,46 +72,58 @@ def receive_state(
     inlet: Inlet,
     inlets: Inlets,
     show: Callable[[str], None] = lambda phase: None,
+    place: StateRoom | None = None,
 ) -> Any:
     """The leader's state, when it has arrived and was checked. Raises PeerLost if the group breaks first. `inlet`: this
-    worker's own. `show`: says which phase this worker is in; it computes, as soon as it waits for no other worker."""
-
-    def take() -> Parcel:
-        return _read(group, route, worker, show) if route.is_near else _take(group, route, worker, inlet, inlets, show)
-
+    worker's own. `show`: says which phase this worker is in; it computes, as soon as it waits for no other worker.
+    `place`: memory to use."""
     try:
-        parcel = group.unless_broken(take)
+        parcel = group.unless_broken(lambda: _take(group, route, worker, inlet, inlets, show, place))
     except OSError as error:
         raise PeerLost(f"{worker} could not receive the state: {error}", code="state-not-received") from None
     emit("transfer.received", sender=parcel.sender)
     return parcel.state()
 
 
-# --- from machine to machine ------------------------------------------------------------------------------
+# --- from receiver to receiver ----------------------------------------------------------------------------
 
 
 def _stream(
-    letter: bytes, pieces: Iterable[memoryview], checksum: Callable[[], bytes], group: Group, inlet: list[Any]
+    letter: bytes, pieces: Iterable[Piece], checksum: Callable[[], bytes], group: Group, inlet: list[Any]
 ) -> None:
-    """Send to the first receiver on the next machine."""
+    """Send to the next receiver."""
     with connect(inlet) as sock, group.cutting(sock):
         sock.sendall(_LENGTH.pack(len(letter)) + letter)
-        for piece in pieces:
-            sock.sendall(piece)
+        with PageSender(sock) as pages:
+            for memory, is_lasting in pieces:
+                if is_lasting:
+                    pages.send(memory)
+                else:
+                    sock.sendall(memory)
         sock.sendall(checksum())
         _heed(_exactly(sock, len(_GOOD)))
 
 
-def _take(group: Group, route: Route, worker: str, inlet: Inlet, inlets: Inlets, show: Callable[[str], None]) -> Parcel:
-    """As the first receiver on this machine: pass on to others what arrives."""
+def _take(
+    group: Group,
+    route: Route,
+    worker: str,
+    inlet: Inlet,
+    inlets: Inlets,
+    show: Callable[[str], None],
+    place: StateRoom | None,
+) -> Parcel:
+    """Receive, and pass on what arrives."""
     sock = inlet.accept(group)
     with sock, group.cutting(sock):
         (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
-        parcel = Parcel(_exactly(sock, length), is_shared=bool(route.readers))
+        parcel = Parcel(_exactly(sock, length), place.take if place is not None else room)
+        if place is not None:
+            place.give_back()
         _begin(parcel)
         theirs: Future[bytes] = Future()
         passing = _pass_on(parcel, group, route, inlets, theirs)
-        mine = None if route.readers else _in_background("everstep-sum-state", parcel.checksum, group)
+        mine = _in_background("everstep-sum-state", parcel.checksum, group)
         try:
             _fill(parcel, sock, show)
             show(COMPUTING)
@@ -120,15 +133,13 @@ def _take(group: Group, route: Route, worker: str, inlet: Inlet, inlets: Inlets,
             theirs.set_exception(error)
             raise
         try:
-            own = parcel.private()
-            _check(own, mine.result() if mine is not None else own.checksum(), theirs.result(), worker)
-            _show(parcel, group, route, theirs.result())
+            _check(parcel, mine.result(), theirs.result(), worker)
             passing.result()
         except StateChanged:
             sock.sendall(_CHANGED)
             raise
         sock.sendall(_GOOD)
-    return own
+    return parcel
 
 
 def _pass_on(parcel: Parcel, group: Group, route: Route, inlets: Inlets, checksum: Future[bytes]) -> Future[None]:
@@ -191,37 +202,6 @@ def _check(parcel: Parcel, mine: bytes, theirs: bytes, worker: str) -> None:
 def _heed(verdict: bytes) -> None:
     if verdict != _GOOD:
         raise StateChanged("the state changed on its way", code="state-changed-on-its-way")
-
-
-# --- on the same machine ----------------------------------------------------------------------------------
-
-
-def _show(parcel: Parcel, group: Group, route: Route, checksum: bytes) -> None:
-    """Let neighbors copy the parcel, and return when all have done so."""
-    if parcel.block is None:
-        return
-    shown = _SHOWN.pack(parcel.block.token, len(parcel.letter), checksum)
-    for reader in route.readers:
-        group.neighbors[reader].send(shown, TAG_TRANSFER)
-    for reader in route.readers:
-        _heed(group.neighbors[reader].recv(TAG_TRANSFER))
-
-
-def _read(group: Group, route: Route, worker: str, show: Callable[[str], None]) -> Parcel:
-    assert route.source is not None
-    source = group.neighbors[route.source]
-    token, length, checksum = _SHOWN.unpack(source.recv(TAG_TRANSFER))
-    show(COMPUTING)
-    parcel = Parcel.in_block(open_block(source.pid, token), length)
-    _begin(parcel)
-    own = parcel.private()
-    try:
-        _check(own, own.checksum(), checksum, worker)
-    except StateChanged:
-        source.send(_CHANGED, TAG_TRANSFER)
-        raise
-    source.send(_GOOD, TAG_TRANSFER)
-    return own
 
 
 def _in_background(name: str, call: Callable[[], T], group: Group) -> Future[T]:

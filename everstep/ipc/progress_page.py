@@ -17,7 +17,7 @@ from everstep.ipc import lifeline
 from everstep.storage import private_file
 from everstep.wire import COMPUTING, OUTSIDE, WAITING
 
-_LAYOUT = struct.Struct("<QqQddd")  # step, micro-batch, phase, since, longest step, longest wait
+_LAYOUT = struct.Struct("<QqQdddQ")  # step, micro-batch, phase, since, longest step, longest wait, bytes of the state
 _LIFELINE, _IS_HELD = 64, 128  # where the lock is, and the byte that says that it is held
 _HAS_RAISED = _IS_HELD + 1  # the byte that says that the script died of an exception of its own
 _IS_SHARED = _HAS_RAISED + 1  # the byte that says that any other worker would do what this one does now
@@ -35,6 +35,7 @@ class WorkerProgress:
     since: float = 0.0  # CLOCK_MONOTONIC
     longest_step_s: float = 0.0
     longest_wait_s: float = 0.0
+    state_bytes: int = 0  # what a newcomer would be sent; 0: not known
 
 
 class ProgressPage:
@@ -53,6 +54,7 @@ class ProgressPage:
             os.close(descriptor)
         self._longest_step_s = 0.0
         self._longest_wait_s = 0.0
+        self._state_bytes = 0
         self._step_started: float | None = None
         self._now = WorkerProgress(since=time.monotonic())
         self.write(step=0, micro_batch=-1, phase=OUTSIDE)
@@ -66,9 +68,13 @@ class ProgressPage:
             self._step_started = None
         if phase == COMPUTING and self._step_started is None:
             self._step_started = now
-        longest = self._longest_step_s, self._longest_wait_s
-        _LAYOUT.pack_into(self._memory, 0, step, micro_batch, _PHASES.index(phase), now, *longest)
-        self._now = WorkerProgress(step, micro_batch, phase, now, *longest)
+        others = self._longest_step_s, self._longest_wait_s, self._state_bytes
+        _LAYOUT.pack_into(self._memory, 0, step, micro_batch, _PHASES.index(phase), now, *others)
+        self._now = WorkerProgress(step, micro_batch, phase, now, *others)
+
+    def note_state_bytes(self, state_bytes: int) -> None:
+        """Shown with the next change of phase."""
+        self._state_bytes = state_bytes
 
     def note_raised(self) -> None:
         """The script dies of an exception that is not ours."""
@@ -137,7 +143,7 @@ def read_board(path: str | Path) -> WorkerProgress:
         return WorkerProgress()
     if len(raw) < _LAYOUT.size:
         return WorkerProgress()
-    step, micro_batch, phase, since, *longest = _LAYOUT.unpack(raw[: _LAYOUT.size])
+    step, micro_batch, phase, since, *others = _LAYOUT.unpack(raw[: _LAYOUT.size])
     if not since:  # allocated, but never written: by a script without an engine
         return WorkerProgress()
-    return WorkerProgress(step, micro_batch, _PHASES[phase], since, *longest)
+    return WorkerProgress(step, micro_batch, _PHASES[phase], since, *others)

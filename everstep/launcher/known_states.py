@@ -30,6 +30,7 @@ class Sighting:
             phase_s=max(0.0, now - progress.since) if progress.since else 0.0,
             longest_step_s=progress.longest_step_s,
             longest_wait_s=progress.longest_wait_s,
+            state_bytes=progress.state_bytes,
         )
 
 

@@ -25,6 +25,7 @@ class Announced:
     is_newcomer: bool  # a generation exists already: start alone, join at your first step
     policy: Policy
     step: int = 0  # the newest one that members have reported
+    state_bytes: int = 0  # the largest one that members have reported
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +38,7 @@ class Progress:
     phase_s: Amount = 0.0  # time spent in it so far
     longest_step_s: Amount = 0.0
     longest_wait_s: Amount = 0.0
+    state_bytes: Count = 0  # what a newcomer would be sent; 0: not known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -170,6 +170,7 @@ class Sign:
     phase_since: float = 0.0
     longest_step_s: float = 0.0
     longest_wait_s: float = 0.0
+    state_bytes: int = 0
     generation: int = 0  # the one that the worker itself named last
     placed: int = 0  # the latest generation that it was placed in, as far as it was informed …
     num_held: int = 0  # … and its watches that are held for long

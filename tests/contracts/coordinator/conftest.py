@@ -95,7 +95,7 @@ class Puppet:
         self._coordinator = coordinator
         self.name = coordinator.reserve(wire.ReserveWorker(agent="a0", request=request or uuid.uuid4().hex)).worker
         self.incarnation = uuid.uuid4().hex
-        self.generation = self.settled_in = self.step = self.seen = 0
+        self.generation = self.settled_in = self.step = self.seen = self.state_bytes = 0
 
     def announce(self) -> wire.Announced:
         return self._coordinator.announce(
@@ -147,6 +147,7 @@ class Puppet:
                 phase_s=phase_s,
                 longest_step_s=0.0,
                 longest_wait_s=0.0,
+                state_bytes=self.state_bytes,
                 wait_s=wait_s,
             ),
         )

@@ -60,16 +60,18 @@ def test_a_change_between_two_watches_is_not_missed(play):
     assert w0.watch().is_closed  # not held, though nobody was waiting when it happened
 
 
-def test_a_newcomer_learns_how_far_the_members_are_each_time_it_announces_itself(play):
+def test_a_newcomer_learns_how_far_the_members_are_and_what_they_hold_each_time_it_announces_itself(play):
     job = play(start_workers=2, heartbeat_s=0.2)
     w0, w1 = job.training(2)
     w0.step, w1.step = 6, 7
+    w0.state_bytes = 500
     job.together(w0.watch, w1.watch)
     (w2,) = job.puppets(1)
     assert w2.announce().step == 7
     w0.step = 9
     w0.watch()
-    assert w2.announce() == wire.Announced(is_newcomer=True, policy=w2.announce().policy, step=9)
+    policy = w2.announce().policy
+    assert w2.announce() == wire.Announced(is_newcomer=True, policy=policy, step=9, state_bytes=500)
 
 
 def test_members_learn_of_a_newcomer_and_let_it_in_together(play):

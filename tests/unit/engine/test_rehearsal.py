@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from everstep import DataLoader
-from everstep.engine import communicator
+from everstep.engine import communicator, regroup
 from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.group import Group
 from everstep.engine.leaving import Leaving
@@ -97,6 +97,23 @@ def test_the_first_body_of_a_newcomer_leaves_no_trace(newcomer: Worker) -> None:
     assert newcomer.state == before
     seed_everything(5)
     assert drawn == (random.random(), numpy.random.rand(), torch.rand(()).item())
+
+
+def test_a_newcomer_gets_memory_for_the_others_state_before_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+
+    class Observed(Membership):
+        def others_state_bytes(self) -> int:
+            return 500
+
+        def arrive(self, generation: int) -> None:
+            done.append("arrives")
+
+    monkeypatch.setattr(regroup, "StateRoom", done.append)
+    worker = Worker(Observed())
+    worker.body(BATCH)
+    worker.engine.close()
+    assert done == [500, "arrives"]
 
 
 def test_after_its_rehearsal_a_worker_joins_and_its_next_body_counts(newcomer: Worker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,42 +24,40 @@ def neighbors(machines: Sequence[Sequence[int]]) -> list[list[int]]:
     return [[each for m in machines if rank in m for each in m if each != rank] for rank in range(size)]
 
 
-def test_a_state_is_sent_once_per_machine_and_read_from_memory_there() -> None:
+def test_receivers_on_one_machine_follow_each_other() -> None:
     routes = find_routes(1, [0, 2, 3, 4, 5], neighbors([[0, 1], [2, 4], [3, 5]]))
 
     assert routes == {
         1: Route(following=0),
         0: Route(source=1, following=2),
-        2: Route(source=0, readers=(4,), following=3),
-        4: Route(source=2, is_near=True),
-        3: Route(source=2, readers=(5,)),
-        5: Route(source=3, is_near=True),
+        2: Route(source=0, following=4),
+        4: Route(source=2, following=3),
+        3: Route(source=4, following=5),
+        5: Route(source=3),
     }
 
 
-def test_a_worker_that_cannot_read_the_memory_of_its_reader_gets_its_own_stream() -> None:
-    routes = find_routes(0, [1], [[1], []])
-
-    assert routes == {0: Route(following=1), 1: Route(source=0)}
+def test_without_receivers_nothing_is_sent() -> None:
+    assert find_routes(0, [], [[1], [0]]) == {0: Route()}
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=12), st.data())
-def test_each_receiver_has_one_source_that_knows_of_it(machine_of: list[int], data: st.DataObject) -> None:
+def test_the_state_reaches_each_receiver_once_and_crosses_to_each_machine_once(
+    machine_of: list[int], data: st.DataObject
+) -> None:
     size = len(machine_of)
     machines = [[rank for rank in range(size) if machine_of[rank] == number] for number in range(4)]
     leader = data.draw(st.integers(0, size - 1))
     receivers = data.draw(st.lists(st.integers(0, size - 1).filter(lambda rank: rank != leader), unique=True))
     routes = find_routes(leader, receivers, neighbors(machines))
 
-    assert set(routes) == {leader, *receivers}
-    for rank in receivers:
-        route = routes[rank]
-        assert route.source is not None
-        source = routes[route.source]
-        assert rank in source.readers if route.is_near else rank == source.following
-        assert not route.is_near or machine_of[rank] == machine_of[route.source]
-    streams = [route for route in routes.values() if route.following is not None]
-    assert len(streams) == len({machine_of[rank] for rank in receivers})
+    chain = [leader]
+    while (following := routes[chain[-1]].following) is not None:
+        assert routes[following].source == chain[-1]
+        chain.append(following)
+    assert sorted(chain) == sorted([leader, *receivers]) and set(routes) == set(chain)
+    crossings = [machine_of[there] for here, there in pairwise(chain) if machine_of[here] != machine_of[there]]
+    assert len(crossings) == len({machine_of[rank] for rank in receivers} - {machine_of[leader]})
 
 
 def test_a_sender_hears_that_its_last_state_has_changed_before_it_sends_the_next(
@@ -74,6 +73,7 @@ def test_a_sender_hears_that_its_last_state_has_changed_before_it_sends_the_next
         parcel: Outgoing, group: Any, route: Route, inlets: Any, on_failure: Callable[[Exception], None]
     ) -> threading.Event:
         letters.append(parcel.letter)
+        parcel.sum_up()
         is_over = threading.Event()
 
         def end() -> None:

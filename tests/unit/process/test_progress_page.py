@@ -56,6 +56,14 @@ def test_a_disk_without_room_for_it_is_an_error_and_not_a_death(tmp_path: Path) 
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
+def test_the_size_of_the_state_is_shown_with_the_next_phase(tmp_path: Path) -> None:
+    worker = ProgressPage(tmp_path / "board")
+    worker.note_state_bytes(500)
+    worker.write(step=3, micro_batch=-1, phase=OUTSIDE)
+    assert read_board(tmp_path / "board").state_bytes == worker.progress.state_bytes == 500
+    worker.close()
+
+
 def test_only_the_wait_for_the_sum_counts_as_a_usual_wait(clock: list[float]) -> None:
     worker = ProgressPage()
     worker.write(step=0, micro_batch=0, phase=COMPUTING)

@@ -59,8 +59,8 @@ class Outgoing:
         return refused
 
     def sum_up(self) -> bytes:
-        """Take the checksum, at the first call. Until it returns, the script must not continue: a change between two
-        parts of the sum would be noticed, but one before it would be sent."""
+        """Take the checksum, at the first call. The script must not continue before: the checksum is that of the state
+        as it is now, whatever has been sent already."""
         if not self._checksum.done():
             try:
                 sums = [tensor_sum(tensor) for tensor in self._tensors]

@@ -56,13 +56,12 @@ _PLACE = re.compile(r"\[\S+:\d+\] |NCCL error in: \S+:\d+, |, NCCL version [\d.]
 
 
 def form_s(size: int) -> float:
-    """Time limit for a group of this size: all connect to all, and a machine's cores share that work. On two busy
-    cores, 16 took 1 s, 64 took 3 to 10 s, 128 took 19 to 31 s (benchmarks/forming.py)."""
+    """Time limit for a group of this size: all on one machine find each other, and its cores share that work. On two
+    busy cores, 16 took 1 s, 64 took 3 s (benchmarks/forming.py); 128 took up to 31 s when all connected to all."""
     return FORM_S + size**2 / 250
 
 
 def check_size(size: int) -> None:
-    """All members of a generation are connected to each other."""
     if size > LARGEST_WORLD:
         raise UsageError(
             f"a generation of {size} workers: none larger than {LARGEST_WORLD} was ever shown to work",
@@ -274,8 +273,7 @@ class Group:
         def finish() -> list[bytes]:
             swap = Swap(self, own, sizes, tag)
             swaps.append(swap)
-            self.wait_here(swap.works)
-            return swap.arrived()
+            return swap.arrived(self.wait_here)
 
         swaps: list[Swap] = []  # alive until the group is still
         return self._or_still(finish)

@@ -42,10 +42,17 @@ class Inlet:
             sock, _ = self._socket.accept()
             sock.settimeout(_CONNECT_S)
             with contextlib.suppress(OSError):
-                if secrets.compare_digest(sock.recv(_KEY_BYTES, socket.MSG_WAITALL), self._key):
+                if secrets.compare_digest(_key(sock), self._key):
                     sock.settimeout(None)
                     return sock
             sock.close()
+
+
+def _key(sock: socket.socket) -> bytes:
+    key = b""
+    while len(key) < _KEY_BYTES and (more := sock.recv(_KEY_BYTES - len(key))):
+        key += more
+    return key
 
 
 def connect(card: list[Any]) -> socket.socket:

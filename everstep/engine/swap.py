@@ -8,10 +8,11 @@ these members do."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from everstep.engine.levels import Levels
@@ -24,31 +25,33 @@ _LENGTH = struct.Struct("<q")
 
 
 class Swap:
-    """One exchange, under way: when `works` have ended, all messages have arrived or are about to."""
+    """One exchange, under way. Nobody waits for gloo before it has taken in what its neighbors sent: they might be
+    unable to send anything else before that."""
 
     def __init__(self, group: Group, own: bytes, sizes: Sequence[int], tag: int) -> None:
         """`sizes`: the sizes of the messages, by rank."""
         self._group, self._own, self._sizes, self._tag = group, own, sizes, tag
         if (levels := group.levels) is not None:
             senders, receivers = levels.represented_by(levels.rank), tuple(levels.deputies.values())
-            direct = levels.mates
+            self._direct = levels.mates
         else:
             senders = receivers = tuple(peer for peer in group.world.peers if peer not in group.neighbors)
-            direct = tuple(group.neighbors)
+            self._direct = tuple(group.neighbors)
         self._message = _tensor(own)
         self._inbox = {peer: torch.empty(sizes[peer], dtype=torch.uint8) for peer in senders}
         self.works = [group.recv(room, peer, tag) for peer, room in self._inbox.items()]
-        for peer in direct:  # first: if one has ended the connection, no other peer may hear this message
+        for peer in self._direct:  # first: if one has ended the connection, no other peer may hear this message
             group.neighbors[peer].send_long(own, tag)
         self.works += [group.send(self._message, peer, tag) for peer in receivers]
 
-    def arrived(self) -> list[bytes]:
-        """The messages, by rank. Waits for those from neighbors. Call it once."""
-        said = {rank: bytes(room.numpy()) for rank, room in self._inbox.items()} | {self._group.world.rank: self._own}
-        if self._group.levels is None:
-            for peer, neighbor in self._group.neighbors.items():
-                said[peer] = neighbor.recv_long(self._sizes[peer], self._tag)
-        else:
+    def arrived(self, wait: Callable[[Sequence[dist.Work]], None]) -> list[bytes]:
+        """The messages, by rank. `wait`: waits for `works`. Call it once."""
+        said = {self._group.world.rank: self._own}
+        for peer in self._direct:
+            said[peer] = self._group.neighbors[peer].recv_long(self._sizes[peer], self._tag)
+        wait(self.works)
+        said |= {rank: bytes(room.numpy()) for rank, room in self._inbox.items()}
+        if self._group.levels is not None:
             self._pass_on(said, self._group.levels)
         return [said[rank] for rank in range(self._group.world.size)]
 
@@ -58,7 +61,6 @@ class Swap:
         for mate in levels.mates:
             neighbors[mate].send_long(gathered, self._tag)
         for mate in levels.mates:
-            said[mate] = neighbors[mate].recv_long(self._sizes[mate], self._tag)
             ranks = levels.represented_by(mate)
             raw = neighbors[mate].recv_long(sum(self._sizes[rank] for rank in ranks), self._tag)
             said |= _split(raw, ranks, self._sizes)

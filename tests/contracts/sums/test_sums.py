@@ -135,6 +135,11 @@ def test_workers_connect_only_where_messages_travel_and_reach_all_by_that(
     ]
 
 
+@pytest.mark.parametrize("is_level", [True, False])
+def test_messages_of_a_step_may_be_longer_than_a_socket_holds(play: Play, is_level: bool) -> None:
+    assert play(4, "swap long messages", is_level=is_level, num_bytes=1_500_000) == [True] * 4
+
+
 def check_survivors(play: Play, at: str, how: str, *, is_exact: bool, victim: int) -> None:
     told = play(3, "lose one", at=at, how=how, is_exact=is_exact, victim=victim)
     assert told[victim] is None

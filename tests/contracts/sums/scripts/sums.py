@@ -343,6 +343,20 @@ def form_with_levels_off(rank: Rank, off: Sequence[int]) -> bool:
     return has_levels
 
 
+def swap_long_messages(rank: Rank, is_level: bool, num_bytes: int) -> bool:
+    """Two nodes of two: messages that no socket between neighbors can hold."""
+    os.environ[env.LEVELS] = "1" if is_level else "0"
+    with on_node(rank.number // 2):
+        group = rank.form(1)
+    assert (group.levels is not None) == is_level
+    is_right = True
+    for turn in range(5):
+        said = group.swap(bytes([rank.number + turn]) * num_bytes, [num_bytes] * rank.size, 77)
+        is_right &= said == [bytes([each + turn]) * num_bytes for each in range(rank.size)]
+    rank.close(group)
+    return is_right
+
+
 def say_something(rank: Rank, nodes: list[list[int]], among: list[int]) -> dict[str, Any]:
     """Two nodes gather long and empty messages, of all members and of some; and what this rank is connected to."""
     with on_node(next(number for number, node in enumerate(nodes) if rank.number in node)):
@@ -365,6 +379,7 @@ STORIES: Mapping[str, Callable[..., Any]] = {
     "lose one of a node": lose_one_of_a_node,
     "levels off": form_with_levels_off,
     "say something": say_something,
+    "swap long messages": swap_long_messages,
 }
 
 if __name__ == "__main__":

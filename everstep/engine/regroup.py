@@ -19,15 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
-from everstep.engine.backend import Backend, BackendChoice, decide_backend
+from everstep.engine.backend_use import BackendUse
 from everstep.engine.default_group import DefaultGroup
-from everstep.engine.device_link import DeviceLink
 from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.group import LARGEST_WORLD, TAG_HEADER, Group
 from everstep.engine.inlet import Inlet
 from everstep.engine.leadership import Leadership, MemberHello, check_fit, decide_leader, exchange
 from everstep.engine.leaving import ASKED, LeaveRequest, Leaving, on_sigterm, wake_script
-from everstep.engine.link_trial import try_link
 from everstep.engine.membership import Membership
 from everstep.engine.pulse import ENDS, Header, header_bytes
 from everstep.engine.state_room import StateRoom
@@ -84,7 +82,7 @@ class Regrouping:
         self.board = board
         self._work = work
         self._leave_request: LeaveRequest | None = None
-        self._told: tuple[Backend, str] | None = None
+        self._backend = BackendUse(work)
         self._room: StateRoom | None = None
         self.membership = make_membership(board, self._generation_closed)
         self._sender = StateSender(work, self.membership.report_broken)
@@ -208,7 +206,7 @@ class Regrouping:
         leadership = decide_leader(hellos, world.continues)
         check_fit(hellos, leadership.leader, world.rank)
         lead = hellos[leadership.leader]
-        choice = self._choose_backend(hellos)
+        choice = self._backend.choose(group, hellos)
         routes = find_routes(leadership.leader, leadership.receivers, [hello.neighbors for hello in hellos])
         inlets = [hello.inlet for hello in hellos]
         if world.rank == leadership.leader and leadership.receivers:
@@ -216,7 +214,8 @@ class Regrouping:
             with self.in_phase(COMPUTING):
                 self._sender.send(group, routes[world.rank], inlets, worker, is_between_steps=is_between_steps)
         if choice.must_try:
-            self._try_backend(choice)
+            with self.in_phase(WAITING):
+                self._backend.try_out(choice, group, worker)
         if world.rank in leadership.receivers:
             self._receive(routes[world.rank], inlet, inlets, is_beginning=lead.settled == 0)
         if self.settled == 0:
@@ -232,46 +231,6 @@ class Regrouping:
             world.generation, world.rank, world.size, work.step, leadership.reason,
         )  # fmt: skip
         return leadership
-
-    def _choose_backend(self, hellos: Sequence[MemberHello]) -> BackendChoice:
-        """All members choose the same; devices connect in the background."""
-        group, work = self.group, self._work
-        assert group is not None
-        choice = decide_backend([hello.backend for hello in hellos])
-        if choice.backend is not Backend.GLOO and group.link is None:
-            device, is_exact = work.sum.layout.device, work.settings.is_exact
-            group.take_link(DeviceLink(group, choice.backend, device, is_exact=is_exact))
-        self._tell_backend(choice)
-        return choice
-
-    def _try_backend(self, choice: BackendChoice) -> None:
-        """Try the link for members that have not summed from device to device before. If it fails, use gloo."""
-        group, record = self.group, self._work.device_way
-        assert group is not None and group.link is not None
-        with self.in_phase(WAITING):
-            problem = try_link(group.link, group, self.membership.worker)
-        record.is_tried = not problem
-        if not problem:
-            return
-        group.link.abort(problem)
-        group.take_link(None)
-        if self._work.backend_wish == choice.backend.value:
-            raise StateMismatch(
-                f"backend={choice.backend.value!r} does not work: {problem}",
-                hint='NCCL_DEBUG=INFO shows why; backend="auto" falls back to gloo',
-                code="backend-does-not-serve",
-            )
-        record.refusal = problem
-        self._tell_backend(BackendChoice(backend=Backend.GLOO, reason=problem))
-
-    def _tell_backend(self, choice: BackendChoice) -> None:
-        emit("backend.chosen", generation=self.world.generation, backend=choice.backend.value, reason=choice.reason)
-        is_on_host = self._work.sum.layout.is_on_host
-        if choice.backend is Backend.GLOO and is_on_host and self._work.backend_wish != Backend.NCCL.value:
-            return  # no news: gloo is the only backend for CPU tensors
-        if (choice.backend, choice.reason) != self._told:
-            self._told = (choice.backend, choice.reason)
-            log.info("gradients travel over %s: %s", choice.backend.value, choice.reason)
 
     def _receive(self, route: Route, inlet: Inlet, inlets: Inlets, *, is_beginning: bool) -> None:
         assert self.group is not None

@@ -25,7 +25,7 @@ _LENGTH = struct.Struct("<q")
 
 
 class Swap:
-    """One exchange, under way. Nobody waits for gloo before it has taken in what its neighbors sent: they might be
+    """One exchange, under way. No worker waits for gloo before it has taken in what its neighbors sent: they might be
     unable to send anything else before that."""
 
     def __init__(self, group: Group, own: bytes, sizes: Sequence[int], tag: int) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import everstep
 from everstep import env
-from everstep.engine import background, communicator, device_link, link_trial, regroup
+from everstep.engine import backend_use, background, communicator, device_link, link_trial
 from everstep.engine.backend import Backend, BackendChoice, BackendFacts, decide_backend
 from everstep.engine.fixed_world import Fixed
 from everstep.engine.step import Engine
@@ -82,7 +82,7 @@ def train(rank: Rank, *, backend: str = "", harm: str = "") -> dict[str, Any]:
     if backend:
         os.environ[env.BACKEND] = backend
     else:
-        regroup.decide_backend = as_if_on_gpus
+        backend_use.decide_backend = as_if_on_gpus
     HARMS[harm](rank)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))

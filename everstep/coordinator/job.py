@@ -36,6 +36,7 @@ from everstep.coordinator.roster.health import CUT_S
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.signs import LONGEST_WATCH_S, WorkerSigns, report_interval_s
 from everstep.coordinator.store.store import Store, StoreError
+from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
 from everstep.errors import Refused
@@ -62,9 +63,11 @@ class CoordinatedJob:
         grace_s: float = 0.0,
         now: Now = time.monotonic,
         was_away: Callable[[], bool] = lambda: False,
+        turns: Turns | None = None,
     ) -> None:
         self._now, self._was_away = now, was_away
-        self._news, self._forming, self._leaving, self._orders = Bell(), Bell(), Bell(), Bell()
+        turns = turns or Turns()
+        self._news, self._forming, self._leaving, self._orders = Bell(turns), Bell(turns), Bell(turns), Bell(turns)
         self.roster = roster  # as it is
         self.kept = roster  # as it was kept last, and reported
         signs = {

@@ -2,6 +2,8 @@
 
 A handler may ask to be called when the connection ends (`WHEN_LOST` in a scope): the end of an agent's is news.
 
+Calls that all workers make at the same moment wait for their turn, unread; all others pass at once.
+
 One timer per connection checks twice in that time whether the same request is still arriving, so requests that arrive
 at once, as usual, pay nothing for it. An endless head is refused while it arrives; `dispatch` limits the body."""
 
@@ -15,6 +17,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from everstep.coordinator.edge.guard import encode_error
+from everstep.coordinator.turns import Turns
 
 REQUEST_S = 20.0
 MAX_HEAD_BYTES = 1 << 16
@@ -22,11 +25,15 @@ MAX_HEAD_BYTES = 1 << 16
 WHEN_LOST = "everstep.when_lost"  # in a scope: takes what to call if the connection ends before its next request
 
 _NOTHING = object()  # is arriving
+_PATIENT = {b"announce", b"arrive", b"settled", b"watch"}  # the ends of these calls' paths
+_LONGEST_LINE = 512  # of a request, up to the end of its path: a call with a longer one does not wait
 
 
 class HttpConnection(HttpToolsProtocol):
-    def __init__(self, *args: Any, **settings: Any) -> None:
+    def __init__(self, turns: Turns, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self._turns = turns
+        self._unread = b""  # what waits for its turn
         self._seen: object = _NOTHING  # what was arriving at the last check
         self._num_head_bytes = 0
         self._when_lost: Callable[[], None] | None = None
@@ -45,11 +52,35 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
+        self._unread = b""
         super().connection_lost(exc)
         if self._when_lost is not None:
             self._when_lost()
 
     def data_received(self, data: bytes) -> None:
+        if self._unread:
+            self._unread += data
+            if len(self._unread) > MAX_HEAD_BYTES:
+                self.flow.pause_reading()
+        elif self._is_between_calls() and _is_patient(data) and not self._turns.may_pass():
+            self._unread = data
+            self._unset_keepalive_if_required()
+            self._turns.wait(self)
+        else:
+            self._read(data)
+
+    def _is_between_calls(self) -> bool:
+        return not self._num_head_bytes and (self.cycle is None or self.cycle.response_complete)
+
+    def take_turn(self) -> bool:
+        data, self._unread = self._unread, b""
+        if not data or self.transport.is_closing():
+            return False
+        self.flow.resume_reading()
+        self._read(data)
+        return True
+
+    def _read(self, data: bytes) -> None:
         super().data_received(data)
         if self.cycle is not None and self.cycle.scope is self.scope:
             self._num_head_bytes = 0
@@ -63,6 +94,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def _arriving(self) -> object:
         """An incomplete request; a new connection counts as one, since its caller must have something to send."""
+        if self._unread:
+            return _NOTHING
         if self.cycle is None or self.cycle.scope is not self.scope:
             return self.scope
         return self.scope if self.cycle.more_body and not self.cycle.response_complete else _NOTHING
@@ -86,3 +119,9 @@ class HttpConnection(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + content)
         self.transport.close()
+
+
+def _is_patient(data: bytes) -> bool:
+    """Whether a call begins here that may wait."""
+    end = data.find(b" HTTP/", 0, _LONGEST_LINE)
+    return end > 0 and data[data.rfind(b"/", 0, end) + 1 : end] in _PATIENT

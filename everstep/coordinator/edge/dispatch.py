@@ -27,6 +27,7 @@ from everstep.coordinator.edge.openapi import adapter, parameter_adapter
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
+from everstep.coordinator.turns import Turns
 from everstep.errors import UNKNOWN, Refused
 from everstep.wire.operations import OPERATIONS, Operation
 
@@ -101,8 +102,8 @@ class Routes:
 class Dispatcher:
     """The coordinator as an ASGI application, behind the guard. `code`: the folder whose tarballs nodes may fetch."""
 
-    def __init__(self, store: Store, code: Path | None, on_ready: Callable[[], None]) -> None:
-        self._store, self._code, self._on_ready = store, code, on_ready
+    def __init__(self, store: Store, code: Path | None, on_ready: Callable[[], None], turns: Turns) -> None:
+        self._store, self._code, self._on_ready, self._turns = store, code, on_ready, turns
         self._routes = Routes(OPERATIONS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,7 +136,7 @@ class Dispatcher:
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end."""
         await receive()
-        self._service = Service(self._store)
+        self._service = Service(self._store, turns=self._turns)
         self._on_ready()
         await send({"type": "lifespan.startup.complete"})
         await receive()

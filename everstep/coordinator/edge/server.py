@@ -5,6 +5,7 @@ May be killed at any moment; started again on the same store and port, everythin
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import resource
@@ -22,6 +23,7 @@ from everstep.coordinator.edge.connection import HttpConnection
 from everstep.coordinator.edge.dispatch import Dispatcher
 from everstep.coordinator.edge.guard import Guard, KnownTokens
 from everstep.coordinator.store.store import Store
+from everstep.coordinator.turns import Turns
 from everstep.errors import UsageError
 from everstep.storage import private_file
 from everstep.wire.tokens import parse_tokens
@@ -58,10 +60,11 @@ def serve(
         def on_ready() -> None:
             _say_ready(url, ready_fd, ready_file)
 
-        app = Dispatcher(Store(store_url), code, on_ready)
+        turns = Turns()
+        app = Dispatcher(Store(store_url), code, on_ready, turns)
         config = uvicorn.Config(
             Guard(app, KnownTokens(parse_tokens(token))),
-            http=HttpConnection,
+            http=functools.partial(HttpConnection, turns),  # type: ignore[arg-type]
             limit_concurrency=_max_connections(),
             access_log=False,
             log_level="warning",

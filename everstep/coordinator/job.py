@@ -24,8 +24,6 @@ from everstep.coordinator.roster.facts import (
     GONE,
     LEFT,
     SENT,
-    Attempt,
-    Generation,
     NodeSign,
     Roster,
     Sign,
@@ -33,6 +31,7 @@ from everstep.coordinator.roster.facts import (
     has_same_facts,
 )
 from everstep.coordinator.roster.health import CUT_S
+from everstep.coordinator.roster_events import emit_changes
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.signs import LONGEST_WATCH_S, WorkerSigns, report_interval_s
 from everstep.coordinator.store.store import Store, StoreError
@@ -40,7 +39,6 @@ from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
 from everstep.errors import Refused
-from everstep.events import emit
 from everstep.wire.limits import check_nodes, check_workers
 
 log = logging.getLogger(__name__)
@@ -103,8 +101,13 @@ class CoordinatedJob:
         await asyncio.gather(self._task, return_exceptions=True)
         await self.shards.close()
         self.signs.close()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Answer the calls that are held, because the coordinator stops."""
+        self.shards.let_go()
         for bell in (self._news, self._forming, self._leaving, self._orders):
-            bell.ring()
+            bell.close()
 
     # --- the calls of people and agents ---
 
@@ -388,7 +391,7 @@ class CoordinatedJob:
             self._tell(notice)
             self._news.ring()
         self._answer_kept()
-        _emit_all(before, roster)
+        emit_changes(before, roster)
 
     def _tell_agents(self, before: Roster, roster: Roster) -> None:
         """Orders depend on the attempt, which concerns all agents, and on an agent's own workers."""
@@ -420,33 +423,3 @@ def _is_newcomer(roster: Roster, name: str) -> bool:
         return False
     others = [each for each in roster.workers.values() if each.worker != name and each.status not in GONE]
     return any(not each.is_stale and (each.settled or roster.is_member(each.worker)) for each in others)
-
-
-def _emit_all(before: Roster, after: Roster) -> None:
-    job, generation = after.job, after.generation
-    if before.generation.is_open and generation.number > before.generation.number:
-        _emit_generation(job, after.previous)  # closed and followed in one go
-    if generation is not before.generation:
-        _emit_generation(job, generation)
-    if after.attempt is not before.attempt:
-        _emit_attempt(job, after.attempt)
-    if after.is_over and not before.is_over:
-        emit("job.finished" if after.is_finished else "job.stopped", job=job, reason=after.reason)
-    if after.workers is before.workers:
-        return
-    for name, worker in after.workers.items():
-        earlier = before.workers.get(name)
-        if worker is not earlier and worker.status != ALIVE and (earlier is None or earlier.status != worker.status):
-            emit(f"worker.{worker.status}", job=job, worker=name, generation=generation.number, reason=worker.reason)
-
-
-def _emit_generation(job: str, generation: Generation) -> None:
-    what = "generation.closed" if generation.is_closed else "generation.formed"
-    members = [member.worker for member in generation.members]
-    emit(what, job=job, generation=generation.number, members=members, reason=generation.reason)
-
-
-def _emit_attempt(job: str, attempt: Attempt) -> None:
-    what = "attempt.closed" if attempt.is_closed else "attempt.began"
-    agents = [part.agent for part in attempt.parts]
-    emit(what, job=job, attempt=attempt.number, agents=agents, size=attempt.size, reason=attempt.reason)

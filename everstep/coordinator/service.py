@@ -28,6 +28,11 @@ class Service:
         self._ticking = asyncio.create_task(self._clock.tick())
         self._ticking.add_done_callback(die_if_failed)
 
+    def let_go(self) -> None:
+        """Answer the calls that are held: this process is about to end."""
+        for job in self._jobs.values():
+            job.let_go()
+
     async def close(self) -> None:
         self._ticking.cancel()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))

@@ -21,6 +21,7 @@ from starlette.responses import Response
 
 from everstep import wire
 from everstep.coordinator.edge import handlers
+from everstep.coordinator.edge.connection import WRITE_REPLY
 from everstep.coordinator.edge.guard import TOKEN, MethodNotAllowed, Receive, Scope, Send, check_role, send_json
 from everstep.coordinator.edge.handlers import HttpCall
 from everstep.coordinator.edge.openapi import adapter, parameter_adapter
@@ -129,9 +130,13 @@ class Dispatcher:
         if isinstance(reply, Response):
             await reply(scope, receive, send)
         elif isinstance(reply, bytes):
-            await send_json(send, 200, reply)
+            await _send(scope, send, reply)
         else:
-            await send_json(send, 200, b"{}" if reply is None else wire.to_json(reply))
+            await _send(scope, send, b"{}" if reply is None else wire.to_json(reply))
+
+    def let_go(self) -> None:
+        """The server is about to end: it waits for the calls that are held."""
+        self._service.let_go()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end."""
@@ -142,6 +147,11 @@ class Dispatcher:
         await receive()
         await self._service.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _send(scope: Scope, send: Send, content: bytes) -> None:
+    if WRITE_REPLY not in scope or not scope[WRITE_REPLY](content):
+        await send_json(send, 200, content)
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:

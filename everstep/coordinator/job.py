@@ -48,7 +48,7 @@ LONGEST_ARRIVE_S = 10.0  # for a worker that is vouched for
 AT_LEAST = 0.75  # part of a hold, at random: so thousands of calls that were answered together do not return together
 STORE_PAUSE_S = 0.5
 BRIEF_S = 0.001
-LONGEST_REST_S = 0.05
+LONGEST_REST_S = 0.25
 
 
 class CoordinatedJob:
@@ -141,7 +141,8 @@ class CoordinatedJob:
         now = self._now()
         is_understood = self.signs.hear_agent(agent, report, self.roster.generation.number, now)
         self.node_signs[agent] = NodeSign(alive_at=now, silent_since=now - report.silent_s)
-        await self._keep(changes.node_reported(self.roster, agent, report, now))
+        if (roster := changes.node_reported(self.roster, agent, report, now)) is not self.roster:
+            await self._keep(roster)  # else there is nothing to keep: others' changes need not hold it up
         report_s = report_interval_s(len(self.kept.nodes), self.roster.policy)
         deadline = now + min(report.wait_s, report_s) * random.uniform(AT_LEAST, 1.0)
         orders, told = self._orders_for(agent, report.incarnation), self._told_orders.get(agent)
@@ -330,9 +331,11 @@ class CoordinatedJob:
             roster, took_s = self.roster, time.thread_time() - started
             if not has_same_facts(self.kept, roster):
                 await self._save_stubbornly(roster)
+            started = time.thread_time()
             self._tell_all(roster, num_changes)
+            took_s += time.thread_time() - started
             if took_s > BRIEF_S:
-                # Deciding for thousands takes long: leave nearly all of the time to those who have yet to arrive.
+                # A round for thousands takes long: leave nearly all of the time to those who have yet to arrive.
                 await asyncio.sleep(min(10 * took_s, LONGEST_REST_S))
 
     async def _until_due(self) -> None:

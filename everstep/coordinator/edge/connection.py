@@ -10,14 +10,13 @@ at once, as usual, pay nothing for it. An endless head is refused while it arriv
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from everstep.coordinator.edge.guard import encode_error
+from everstep.coordinator.edge.guard import Scope, encode_error
 from everstep.coordinator.turns import Turns
 
 REQUEST_S = 20.0
@@ -45,17 +44,17 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_begin()
         self._when_lost = None
         self.scope[WHEN_LOST] = self._keep_when_lost  # type: ignore[literal-required]
+        self.scope[WRITE_REPLY] = self._write_reply  # type: ignore[literal-required]
 
     def _keep_when_lost(self, tell: Callable[[], None]) -> None:
         self._when_lost = tell
 
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        self.scope[WRITE_REPLY] = functools.partial(self._write_reply, self.cycle)  # type: ignore[literal-required]
-
-    def _write_reply(self, cycle: RequestResponseCycle, content: bytes) -> bool:
+    def _write_reply(self, scope: Scope, content: bytes) -> bool:
         """Head and content in one packet: in two, as uvicorn writes them, a reply costs both sides twice as much."""
-        if not cycle.keep_alive or cycle.disconnected or self.flow.write_paused or cycle.scope["method"] == "HEAD":
+        cycle = self.cycle
+        if cycle.scope is not scope or not cycle.keep_alive or cycle.disconnected:
+            return False
+        if self.flow.write_paused or scope["method"] == "HEAD":
             return False
         cycle.response_started = cycle.response_complete = True
         self.transport.write(_HEAD % len(content) + content)

@@ -150,7 +150,7 @@ class Dispatcher:
 
 
 async def _send(scope: Scope, send: Send, content: bytes) -> None:
-    if WRITE_REPLY not in scope or not scope[WRITE_REPLY](content):
+    if WRITE_REPLY not in scope or not scope[WRITE_REPLY](scope, content):
         await send_json(send, 200, content)
 
 

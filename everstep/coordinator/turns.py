@@ -25,7 +25,7 @@ class Turns:
     def __init__(self) -> None:
         self._replies: deque[asyncio.Future[None]] = deque()
         self._calls: deque[tuple[float, Caller]] = deque()  # and since when they wait
-        self._num_taken = 0  # in this turn
+        self._num_taken = self._num_passed = 0  # in this turn
         self._is_turning = False
 
     def may_pass(self) -> bool:
@@ -35,6 +35,10 @@ class Turns:
         self._num_taken += 1
         self._turn_soon()
         return True
+
+    def pass_by(self) -> None:
+        """A call that never waits has come. As many that wait are taken, so that a flood of such calls stops nobody."""
+        self._num_passed += 1
 
     def wait(self, caller: Caller) -> None:
         self._calls.append((time.monotonic(), caller))
@@ -56,14 +60,19 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._is_turning, self._num_taken = False, 0
-        replies = self._replies
-        while replies and self._num_taken < PER_TURN:
-            rung = replies.popleft()
+        most = max(PER_TURN, self._num_passed)
+        self._is_turning, self._num_taken, self._num_passed = False, 0, 0
+        try:
+            self._take(most)
+        finally:  # an error in one of them is no reason to leave the others waiting
+            if self._num_taken or self._replies or self._calls:
+                self._turn_soon()
+
+    def _take(self, most: int) -> None:
+        while self._replies and self._num_taken < most:
+            rung = self._replies.popleft()
             if not rung.done():  # else its time was up, or its caller is gone
                 rung.set_result(None)
                 self._num_taken += 1
-        while self._calls and self._num_taken < PER_TURN:
+        while self._calls and self._num_taken < most:
             self._num_taken += self._calls.popleft()[1].take_turn()
-        if self._num_taken:
-            self._turn_soon()

@@ -77,11 +77,15 @@ class HttpConnection(HttpToolsProtocol):
             self._unread += data
             if len(self._unread) > MAX_HEAD_BYTES:
                 self.flow.pause_reading()
-        elif self._is_between_calls() and _is_patient(data) and not self._turns.may_pass():
-            self._unread = data
-            self._unset_keepalive_if_required()
-            self._turns.wait(self)
+        elif self._is_between_calls() and _is_patient(data):
+            if self._turns.may_pass():
+                self._read(data)
+            else:
+                self._unread = data
+                self._unset_keepalive_if_required()
+                self._turns.wait(self)
         else:
+            self._turns.pass_by()
             self._read(data)
 
     def _is_between_calls(self) -> bool:

@@ -16,7 +16,7 @@ from everstep.coordinator.turns import PER_TURN, Turns
 from everstep.coordinator.waiters import Bell
 from everstep.errors import TemporaryError
 
-NUM_CALLS = 6 * PER_TURN
+NUM_CALLS, GONE = 6 * PER_TURN, 4 * PER_TURN
 
 
 class Caller:
@@ -49,6 +49,26 @@ async def test_calls_are_taken_in_their_order_a_few_per_turn():
     await turned(taken, NUM_CALLS + 1)
     assert taken.index("other") <= 2 * PER_TURN
     assert [each for each in taken if each != "other"] == list(range(NUM_CALLS))
+
+
+@told
+async def test_a_flood_of_calls_that_never_wait_does_not_stop_those_that_do():
+    turns, taken = Turns(), []
+    for number in range(NUM_CALLS):
+        turns.wait(Caller(taken, number))
+        turns.pass_by()
+    await asyncio.sleep(0)
+    assert len(taken) == NUM_CALLS
+
+
+@told
+async def test_an_error_in_one_call_does_not_strand_the_others():
+    turns, taken, loop, errors = Turns(), [], asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _loop, context: errors.append(context["exception"]))
+    turns.wait(Caller(None, 0))  # it has nowhere to note its number
+    turns.wait(Caller(taken, 1))
+    await turned(taken, 1)
+    assert [type(error) for error in errors] == [AttributeError]
 
 
 @told
@@ -108,7 +128,8 @@ async def test_a_report_passes_workers_that_wait_and_a_closed_connection_leaves_
         await send({"type": "http.response.body", "body": b""})
 
     config, turns = uvicorn.Config(app, lifespan="off", ws="none", log_level="warning"), Turns()
-    loop = asyncio.get_running_loop()
+    loop, errors = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _loop, context: errors.append(context))
     server = await loop.create_server(
         lambda: HttpConnection(turns, config=config, server_state=state, app_state={}), "127.0.0.1", 0, backlog=2048
     )
@@ -120,14 +141,13 @@ async def test_a_report_passes_workers_that_wait_and_a_closed_connection_leaves_
         paths = [f"/v1/jobs/j/workers/w{number}/arrive" for number in range(NUM_CALLS)]
         for caller, path in zip(callers, [*paths, "/v1/jobs/j/agents/a/report"], strict=True):
             caller.sendall(f"POST {path} HTTP/1.1\r\ncontent-length: 0\r\n\r\n".encode())
-        callers[-2].close()  # the last worker in the line
+        callers[GONE].close()
         while len(begun) < NUM_CALLS:
-            await asyncio.sleep(0)
-        for _ in range(10):
             await asyncio.sleep(0)
         for connection in list(state.connections):
             connection.transport.abort()
     server.close()
     await server.wait_closed()
     assert begun.index("/v1/jobs/j/agents/a/report") <= 2 * PER_TURN
-    assert [path for path in begun if path.endswith("arrive")] == paths[:-1]
+    assert not errors
+    assert [path for path in begun if path.endswith("arrive")] == paths[:GONE] + paths[GONE + 1 :]

@@ -37,7 +37,7 @@ class Turns:
         return True
 
     def pass_by(self) -> None:
-        """A call that never waits has come. As many that wait are taken, so that a flood of such calls stops nobody."""
+        """A call that never waits has come. As many that wait are taken, so that a flood does not stop them."""
         self._num_passed += 1
 
     def wait(self, caller: Caller) -> None:
@@ -64,7 +64,7 @@ class Turns:
         self._is_turning, self._num_taken, self._num_passed = False, 0, 0
         try:
             self._take(most)
-        finally:  # an error in one of them is no reason to leave the others waiting
+        finally:  # also after an error in one of them: the others still wait
             if self._num_taken or self._replies or self._calls:
                 self._turn_soon()
 

@@ -17,7 +17,6 @@ import contextlib
 import json
 import os
 import random
-import resource
 import shutil
 import statistics
 import subprocess
@@ -32,9 +31,8 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.membership import Connection, Town, cpu_s, gather_some, start_coordinator
+from benchmarks.membership import Connection, Town, cpu_s, gather_some, running_coordinator
 from everstep import wire
-from everstep.env import read_token
 
 DATASET = "samples"
 BATCH_SIZE, MINIBATCHES = 32, 8
@@ -109,15 +107,8 @@ async def measure(url: str, token: str, pid: int, num_workers: int, seconds: flo
 
 
 def run(store: str | None, arguments: argparse.Namespace) -> dict[str, float]:
-    with tempfile.TemporaryDirectory(prefix="everstep-bench-", dir=arguments.directory) as name:
-        folder = Path(name)
-        process, url = start_coordinator(folder, store)
-        try:
-            token = read_token(folder / "token")
-            return uvloop.run(measure(url, token, process.pid, arguments.workers, arguments.seconds, arguments.think_s))
-        finally:
-            process.terminate()
-            process.wait()
+    with running_coordinator(store, arguments.directory) as at:
+        return uvloop.run(measure(at.url, at.token, at.pid, arguments.workers, arguments.seconds, arguments.think_s))
 
 
 @contextlib.contextmanager
@@ -151,8 +142,6 @@ def main() -> None:
     parser.add_argument("--think-s", type=float, default=0.4, help="how long a worker computes between two calls")
     parser.add_argument("--directory", help="where the store is, for a disk of your choice")
     arguments = parser.parse_args()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     found = {"sqlite": run(None, arguments)}
     with postgres() as url:
         if url:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -19,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -360,9 +362,42 @@ def _raise(task: asyncio.Task[None]) -> None:
         os._exit(1)
 
 
-def start_coordinator(folder: Path, store: str | None = None) -> tuple[subprocess.Popen[bytes], str]:
+@dataclass(frozen=True, kw_only=True)
+class RunningCoordinator:
+    url: str
+    token: str
+    pid: int
+
+
+@contextlib.contextmanager
+def running_coordinator(store: str | None = None, directory: str | None = None) -> Iterator[RunningCoordinator]:
+    """A process of its own, on loopback. Without the URL of a `store`, it keeps a file in `directory` until the end."""
+    raise_file_limit()
+    with tempfile.TemporaryDirectory(prefix="everstep-bench-", dir=directory) as name:
+        process, url = _start(Path(name), store or str(Path(name) / "store.db"))
+        try:
+            yield RunningCoordinator(url=url, token=read_token(Path(name) / "token"), pid=process.pid)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def raise_file_limit() -> None:
+    """Raise the limit on open files: each connection is a file."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def show(found: dict[str, float]) -> None:
+    """As a table, and as JSON in the last line."""
+    for key, value in found.items():
+        print(f"{key:20s} {value:10.5f}")
+    print(json.dumps({key: round(value, 6) for key, value in found.items()}))
+
+
+def _start(folder: Path, store: str) -> tuple[subprocess.Popen[bytes], str]:
     ready, ready_fd = os.pipe()
-    command = [sys.executable, "-c", SERVE, store or str(folder / "store.db"), str(folder / "token"), str(ready_fd)]
+    command = [sys.executable, "-c", SERVE, store, str(folder / "token"), str(ready_fd)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     process = subprocess.Popen(command, pass_fds=[ready_fd], env=environment, stdout=subprocess.DEVNULL)
     os.close(ready_fd)
@@ -381,24 +416,13 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=100, help="of 8 workers each, with their agents, at rest")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long heartbeats are counted")
     arguments = parser.parse_args()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with tempfile.TemporaryDirectory(prefix="everstep-bench-") as name:
-        folder = Path(name)
-        process, url = start_coordinator(folder)
-        try:
-            token = read_token(folder / "token")
-            found = dict[str, float]()
-            if arguments.workers:
-                found |= uvloop.run(measure(url, token, process.pid, arguments.workers, arguments.seconds))
-            if arguments.nodes:
-                found |= uvloop.run(measure_rest(url, token, process.pid, arguments.nodes, 2 * arguments.seconds))
-        finally:
-            process.terminate()
-            process.wait()
-    for key, value in found.items():
-        print(f"{key:20s} {value:10.5f}")
-    print(json.dumps({key: round(value, 6) for key, value in found.items()}))
+    found = dict[str, float]()
+    with running_coordinator() as at:
+        if arguments.workers:
+            found |= uvloop.run(measure(at.url, at.token, at.pid, arguments.workers, arguments.seconds))
+        if arguments.nodes:
+            found |= uvloop.run(measure_rest(at.url, at.token, at.pid, arguments.nodes, 2 * arguments.seconds))
+    show(found)
 
 
 if __name__ == "__main__":

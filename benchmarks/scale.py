@@ -18,12 +18,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import multiprocessing
-import resource
 import statistics
 import sys
-import tempfile
 import time
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -33,9 +30,17 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.membership import WORKERS_OF_A_NODE, Agent, Town, cpu_s, forgive, start_coordinator
+from benchmarks.membership import (
+    WORKERS_OF_A_NODE,
+    Agent,
+    Town,
+    cpu_s,
+    forgive,
+    raise_file_limit,
+    running_coordinator,
+    show,
+)
 from everstep import wire
-from everstep.env import read_token
 
 JOB = "scale"
 SETTLE_S = 3.0  # until all have heard of a new generation, and their agents vouch for them
@@ -166,12 +171,6 @@ def highest_mb(pid: int) -> float:
     return int(status["VmHWM"].split()[0]) / 1024
 
 
-def raise_file_limit() -> None:
-    """Raise the limit on open files: each connection is a file."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -184,23 +183,13 @@ def main() -> None:
         "--lease-s", type=float, default=30.0, help="the job's lease_s: long, because clients share the cores"
     )
     arguments = parser.parse_args()
-    raise_file_limit()
     found: dict[str, float] = {"nodes": arguments.nodes, "workers": arguments.nodes * WORKERS_OF_A_NODE}
-    with tempfile.TemporaryDirectory(prefix="everstep-bench-") as name:
-        folder = Path(name)
-        process, url = start_coordinator(folder)
-        try:
-            token = read_token(folder / "token")
-            uvloop.run(create_job(url, token, arguments.nodes, arguments.lease_s))
-            districts = Districts(url, token, arguments.nodes, min(arguments.processes, arguments.nodes))
-            with contextlib.closing(districts):
-                found |= measure(districts, process.pid, arguments.seconds, arguments.losses)
-        finally:
-            process.terminate()
-            process.wait()
-    for key, value in found.items():
-        print(f"{key:20s} {value:10.4f}")
-    print(json.dumps({key: round(value, 4) for key, value in found.items()}))
+    with running_coordinator() as at:
+        uvloop.run(create_job(at.url, at.token, arguments.nodes, arguments.lease_s))
+        districts = Districts(at.url, at.token, arguments.nodes, min(arguments.processes, arguments.nodes))
+        with contextlib.closing(districts):
+            found |= measure(districts, at.pid, arguments.seconds, arguments.losses)
+    show(found)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import importlib
 import json
 import socket
 import sys
+import threading
+import weakref
 from collections.abc import Mapping
 from http import HTTPStatus
 from types import TracebackType
@@ -48,6 +50,7 @@ _KEEP_ALIVE = [
     # The kernel does not ask while what was sent is not acknowledged: then this is the limit.
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * (SILENT_S + ASK_S * NUM_ASKED)),
 ]
+_CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")  # httpcore's names
 _TOO_MANY = 429
 _HINTS = {
     401: "give this coordinator's token: --token-file FILE or EVERSTEP_TOKEN; that of a run is in runs/JOB/token",
@@ -65,6 +68,8 @@ class Coordinator(Operations):
         self._headers = _headers(token)
         self._answer_s = answer_s
         self._is_closed = self._has_answered = False
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._sockets_lock = threading.Lock()
         # The transport alone: cookies and redirects double the cost of a call.
         # Plain http needs neither proxies nor certificates, and looking for them takes longer than a call.
         self._http = httpx.HTTPTransport(
@@ -88,16 +93,21 @@ class Coordinator(Operations):
     def close(self) -> None:
         """End all connections. Calls under way, which may be held for a long time, and later ones fail with
         CoordinatorUnreachable."""
-        self._is_closed = True
-        try:
-            for connection in self._http._pool.connections:
-                # Closing a socket does not wake a thread that waits for it.
-                stream = getattr(getattr(connection, "_connection", None), "_network_stream", None)
-                if stream is not None and (sock := stream.get_extra_info("socket")) is not None:
-                    with contextlib.suppress(OSError):
-                        socket.socket.shutdown(sock, socket.SHUT_RDWR)
-        finally:
-            self._http.close()
+        with self._sockets_lock:
+            self._is_closed = True
+            for sock in self._sockets:
+                _shut_down(sock)
+        self._http.close()
+
+    def _note_socket(self, event: str, info: Mapping[str, Any]) -> None:
+        """Called by httpcore for everything it does (`trace`); nothing else tells which sockets a call waits for."""
+        if event not in _CONNECTED:
+            return
+        sock = info["return_value"].get_extra_info("socket")
+        with self._sockets_lock:
+            self._sockets.add(sock)
+            if self._is_closed:
+                _shut_down(sock)
 
     def perform(self, operation: Operation, values: Mapping[str, Any]) -> Any:
         """Make a call that `Operations` declares."""
@@ -125,7 +135,7 @@ class Coordinator(Operations):
             raise CoordinatorUnreachable(f"{where}: this client was closed", code="client-closed")
         content = None if message is None else to_json(message)
         timeout = httpx.Timeout(self._answer_s + getattr(message, "wait_s", 0.0), connect=CONNECT_S)
-        extensions = {"timeout": timeout.as_dict()}
+        extensions = {"timeout": timeout.as_dict(), "trace": self._note_socket}
         request = httpx.Request(method, url, headers=self._headers[role], content=content, extensions=extensions)
         try:
             answer = self._http.handle_request(request)
@@ -155,6 +165,12 @@ class Coordinator(Operations):
         if self._has_answered:
             return CoordinatorUnreachable(problem.message, hint=problem.hint, code=problem.code)
         return problem
+
+
+def _shut_down(sock: socket.socket) -> None:
+    """Closing a socket would not wake a thread that waits for it. With TLS, its own farewell could wait too."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def is_foreign(url: str) -> bool:

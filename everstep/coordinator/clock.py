@@ -1,4 +1,4 @@
-"""The coordinator's own time: while its process is stopped or starved, hardly any time passes.
+"""The coordinator's own time: while its process is stopped, starved or behind with its calls, hardly any time passes.
 
 A worker that seemed silent meanwhile may have called all the time, with no coordinator to hear it. Leases and deadlines
 run by this clock, so that no worker is lost because the coordinator was away. It must be read regularly: see `tick`."""
@@ -21,23 +21,24 @@ BACK_S = 5.0  # … within this time
 
 
 class Clock:
-    def __init__(self, read: Now = time.monotonic) -> None:
-        self._read = read
-        self._seen = read()
+    def __init__(self, read: Now = time.monotonic, heard_until: Callable[[float], float] = lambda now: now) -> None:
+        """`heard_until`: when the oldest call came that still waits to be heard; now, if none does."""
+        self._read, self._heard_until = read, heard_until
+        self._seen = self._heard = read()
         self._away_s = 0.0
         self._back_at = float("-inf")
 
     def now(self) -> float:
         """Never runs backward, and never ahead of real time."""
         seen = self._read()
-        away_s = seen - self._seen - LONGEST_GAP_S
-        self._seen = seen
-        if away_s > 0:
-            self._away_s += away_s
-        if away_s > AWAY_S:
-            self._back_at = seen - self._away_s
-            log.info("the coordinator stalled for %.1f s; all leases extended", away_s)
-        return seen - self._away_s
+        stalled_s = seen - self._seen - LONGEST_GAP_S
+        heard = self._heard_until(seen)
+        self._away_s += max(0.0, heard - self._heard - LONGEST_GAP_S)
+        self._seen, self._heard = seen, heard
+        if stalled_s > AWAY_S:
+            self._back_at = heard - self._away_s
+            log.info("the coordinator stalled for %.1f s; all leases extended", stalled_s)
+        return heard - self._away_s
 
     def was_away(self) -> bool:
         """Recently: a caller that hung up meanwhile may be well."""

@@ -82,6 +82,10 @@ class JobDatasets:
             await asyncio.gather(self._task, return_exceptions=True)
         for timer in self._timers.values():
             timer.cancel()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Answer the calls that are held."""
         for line in self._lines.values():
             for waiter in line:
                 _wake(waiter.called)

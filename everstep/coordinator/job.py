@@ -24,8 +24,6 @@ from everstep.coordinator.roster.facts import (
     GONE,
     LEFT,
     SENT,
-    Attempt,
-    Generation,
     NodeSign,
     Roster,
     Sign,
@@ -33,13 +31,14 @@ from everstep.coordinator.roster.facts import (
     has_same_facts,
 )
 from everstep.coordinator.roster.health import CUT_S
+from everstep.coordinator.roster_events import emit_changes
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.signs import LONGEST_WATCH_S, WorkerSigns, report_interval_s
 from everstep.coordinator.store.store import Store, StoreError
+from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
 from everstep.errors import Refused
-from everstep.events import emit
 from everstep.wire.limits import check_nodes, check_workers
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ LONGEST_ARRIVE_S = 10.0  # for a worker that is vouched for
 AT_LEAST = 0.75  # part of a hold, at random: so thousands of calls that were answered together do not return together
 STORE_PAUSE_S = 0.5
 BRIEF_S = 0.001
-LONGEST_REST_S = 0.05
+LONGEST_REST_S = 0.25
 
 
 class CoordinatedJob:
@@ -62,9 +61,11 @@ class CoordinatedJob:
         grace_s: float = 0.0,
         now: Now = time.monotonic,
         was_away: Callable[[], bool] = lambda: False,
+        turns: Turns | None = None,
     ) -> None:
         self._now, self._was_away = now, was_away
-        self._news, self._forming, self._leaving, self._orders = Bell(), Bell(), Bell(), Bell()
+        turns = turns or Turns()
+        self._news, self._forming, self._leaving, self._orders = Bell(turns), Bell(turns), Bell(turns), Bell(turns)
         self.roster = roster  # as it is
         self.kept = roster  # as it was kept last, and reported
         signs = {
@@ -100,8 +101,13 @@ class CoordinatedJob:
         await asyncio.gather(self._task, return_exceptions=True)
         await self.shards.close()
         self.signs.close()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Answer the calls that are held, because the coordinator stops."""
+        self.shards.let_go()
         for bell in (self._news, self._forming, self._leaving, self._orders):
-            bell.ring()
+            bell.close()
 
     # --- the calls of people and agents ---
 
@@ -135,7 +141,8 @@ class CoordinatedJob:
         now = self._now()
         is_understood = self.signs.hear_agent(agent, report, self.roster.generation.number, now)
         self.node_signs[agent] = NodeSign(alive_at=now, silent_since=now - report.silent_s)
-        await self._keep(changes.node_reported(self.roster, agent, report, now))
+        if (roster := changes.node_reported(self.roster, agent, report, now)) is not self.roster:
+            await self._keep(roster)  # else there is nothing to keep: others' changes need not hold it up
         report_s = report_interval_s(len(self.kept.nodes), self.roster.policy)
         deadline = now + min(report.wait_s, report_s) * random.uniform(AT_LEAST, 1.0)
         orders, told = self._orders_for(agent, report.incarnation), self._told_orders.get(agent)
@@ -327,9 +334,11 @@ class CoordinatedJob:
             roster, took_s = self.roster, time.thread_time() - started
             if not has_same_facts(self.kept, roster):
                 await self._save_stubbornly(roster)
+            started = time.thread_time()
             self._tell_all(roster, num_changes)
+            took_s += time.thread_time() - started
             if took_s > BRIEF_S:
-                # Deciding for thousands takes long: leave nearly all of the time to those who have yet to arrive.
+                # A round for thousands takes long: leave nearly all of the time to those who have yet to arrive.
                 await asyncio.sleep(min(10 * took_s, LONGEST_REST_S))
 
     async def _until_due(self) -> None:
@@ -388,7 +397,7 @@ class CoordinatedJob:
             self._tell(notice)
             self._news.ring()
         self._answer_kept()
-        _emit_all(before, roster)
+        emit_changes(before, roster)
 
     def _tell_agents(self, before: Roster, roster: Roster) -> None:
         """Orders depend on the attempt, which concerns all agents, and on an agent's own workers."""
@@ -420,33 +429,3 @@ def _is_newcomer(roster: Roster, name: str) -> bool:
         return False
     others = [each for each in roster.workers.values() if each.worker != name and each.status not in GONE]
     return any(not each.is_stale and (each.settled or roster.is_member(each.worker)) for each in others)
-
-
-def _emit_all(before: Roster, after: Roster) -> None:
-    job, generation = after.job, after.generation
-    if before.generation.is_open and generation.number > before.generation.number:
-        _emit_generation(job, after.previous)  # closed and followed in one go
-    if generation is not before.generation:
-        _emit_generation(job, generation)
-    if after.attempt is not before.attempt:
-        _emit_attempt(job, after.attempt)
-    if after.is_over and not before.is_over:
-        emit("job.finished" if after.is_finished else "job.stopped", job=job, reason=after.reason)
-    if after.workers is before.workers:
-        return
-    for name, worker in after.workers.items():
-        earlier = before.workers.get(name)
-        if worker is not earlier and worker.status != ALIVE and (earlier is None or earlier.status != worker.status):
-            emit(f"worker.{worker.status}", job=job, worker=name, generation=generation.number, reason=worker.reason)
-
-
-def _emit_generation(job: str, generation: Generation) -> None:
-    what = "generation.closed" if generation.is_closed else "generation.formed"
-    members = [member.worker for member in generation.members]
-    emit(what, job=job, generation=generation.number, members=members, reason=generation.reason)
-
-
-def _emit_attempt(job: str, attempt: Attempt) -> None:
-    what = "attempt.closed" if attempt.is_closed else "attempt.began"
-    agents = [part.agent for part in attempt.parts]
-    emit(what, job=job, attempt=attempt.number, agents=agents, size=attempt.size, reason=attempt.reason)

@@ -12,6 +12,7 @@ from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.store.store import Store, restored
+from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.errors import UNKNOWN, Refused
 from everstep.retry import LONGEST_PAUSE_S
@@ -19,13 +20,18 @@ from everstep.wire.limits import check_jobs
 
 
 class Service:
-    def __init__(self, store: Store, clock: Clock | None = None) -> None:
-        self._store = store
+    def __init__(self, store: Store, clock: Clock | None = None, turns: Turns | None = None) -> None:
+        self._store, self._turns = store, turns or Turns()
         self._jobs: dict[str, CoordinatedJob] = {}
         self._opening = asyncio.Lock()
-        self._clock = clock or Clock()
+        self._clock = clock or Clock(heard_until=self._turns.heard_until)
         self._ticking = asyncio.create_task(self._clock.tick())
         self._ticking.add_done_callback(die_if_failed)
+
+    def let_go(self) -> None:
+        """Answer the calls that are held: this process is about to end."""
+        for job in self._jobs.values():
+            job.let_go()
 
     async def close(self) -> None:
         self._ticking.cancel()
@@ -90,5 +96,7 @@ class Service:
             return job
 
     def _make(self, roster: Roster, ledgers: Sequence[Rows] = (), *, grace_s: float = 0.0) -> CoordinatedJob:
-        clock = self._clock
-        return CoordinatedJob(roster, self._store, ledgers, grace_s=grace_s, now=clock.now, was_away=clock.was_away)
+        clock, turns = self._clock, self._turns
+        return CoordinatedJob(
+            roster, self._store, ledgers, grace_s=grace_s, now=clock.now, was_away=clock.was_away, turns=turns
+        )

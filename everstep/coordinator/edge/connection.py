@@ -2,6 +2,8 @@
 
 A handler may ask to be called when the connection ends (`WHEN_LOST` in a scope): the end of an agent's is news.
 
+Calls that all workers make at the same moment wait for their turn, unread; all others pass at once.
+
 One timer per connection checks twice in that time whether the same request is still arriving, so requests that arrive
 at once, as usual, pay nothing for it. An endless head is refused while it arrives; `dispatch` limits the body."""
 
@@ -14,19 +16,26 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from everstep.coordinator.edge.guard import encode_error
+from everstep.coordinator.edge.guard import Scope, encode_error
+from everstep.coordinator.turns import Turns
 
 REQUEST_S = 20.0
 MAX_HEAD_BYTES = 1 << 16
 
 WHEN_LOST = "everstep.when_lost"  # in a scope: takes what to call if the connection ends before its next request
+WRITE_REPLY = "everstep.write_reply"  # in a scope: writes the usual reply, or returns False
 
 _NOTHING = object()  # is arriving
+_PATIENT = {b"announce", b"arrive", b"settled", b"watch"}  # the ends of these calls' paths
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+_LONGEST_LINE = 512  # of a request, up to the end of its path: a call with a longer one does not wait
 
 
 class HttpConnection(HttpToolsProtocol):
-    def __init__(self, *args: Any, **settings: Any) -> None:
+    def __init__(self, turns: Turns, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self._turns = turns
+        self._unread = b""  # what waits for its turn
         self._seen: object = _NOTHING  # what was arriving at the last check
         self._num_head_bytes = 0
         self._when_lost: Callable[[], None] | None = None
@@ -35,9 +44,22 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_begin()
         self._when_lost = None
         self.scope[WHEN_LOST] = self._keep_when_lost  # type: ignore[literal-required]
+        self.scope[WRITE_REPLY] = self._write_reply  # type: ignore[literal-required]
 
     def _keep_when_lost(self, tell: Callable[[], None]) -> None:
         self._when_lost = tell
+
+    def _write_reply(self, scope: Scope, content: bytes) -> bool:
+        """Head and content in one packet: in two, as uvicorn writes them, a reply costs both sides twice as much."""
+        cycle = self.cycle
+        if cycle.scope is not scope or not cycle.keep_alive or cycle.disconnected:
+            return False
+        if self.flow.write_paused or scope["method"] == "HEAD":
+            return False
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(_HEAD % len(content) + content)
+        cycle.on_response()
+        return True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -45,11 +67,39 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
+        self._unread = b""
         super().connection_lost(exc)
         if self._when_lost is not None:
             self._when_lost()
 
     def data_received(self, data: bytes) -> None:
+        if self._unread:
+            self._unread += data
+            if len(self._unread) > MAX_HEAD_BYTES:
+                self.flow.pause_reading()
+        elif self._is_between_calls() and _is_patient(data):
+            if self._turns.may_pass():
+                self._read(data)
+            else:
+                self._unread = data
+                self._unset_keepalive_if_required()
+                self._turns.wait(self)
+        else:
+            self._turns.pass_by()
+            self._read(data)
+
+    def _is_between_calls(self) -> bool:
+        return not self._num_head_bytes and (self.cycle is None or self.cycle.response_complete)
+
+    def take_turn(self) -> bool:
+        data, self._unread = self._unread, b""
+        if not data or self.transport.is_closing():
+            return False
+        self.flow.resume_reading()
+        self._read(data)
+        return True
+
+    def _read(self, data: bytes) -> None:
         super().data_received(data)
         if self.cycle is not None and self.cycle.scope is self.scope:
             self._num_head_bytes = 0
@@ -63,6 +113,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def _arriving(self) -> object:
         """An incomplete request; a new connection counts as one, since its caller must have something to send."""
+        if self._unread:
+            return _NOTHING
         if self.cycle is None or self.cycle.scope is not self.scope:
             return self.scope
         return self.scope if self.cycle.more_body and not self.cycle.response_complete else _NOTHING
@@ -86,3 +138,9 @@ class HttpConnection(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + content)
         self.transport.close()
+
+
+def _is_patient(data: bytes) -> bool:
+    """Whether a call begins here that may wait."""
+    end = data.find(b" HTTP/", 0, _LONGEST_LINE)
+    return end > 0 and data[data.rfind(b"/", 0, end) + 1 : end] in _PATIENT

@@ -21,12 +21,14 @@ from starlette.responses import Response
 
 from everstep import wire
 from everstep.coordinator.edge import handlers
+from everstep.coordinator.edge.connection import WRITE_REPLY
 from everstep.coordinator.edge.guard import TOKEN, MethodNotAllowed, Receive, Scope, Send, check_role, send_json
 from everstep.coordinator.edge.handlers import HttpCall
 from everstep.coordinator.edge.openapi import adapter, parameter_adapter
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
+from everstep.coordinator.turns import Turns
 from everstep.errors import UNKNOWN, Refused
 from everstep.wire.operations import OPERATIONS, Operation
 
@@ -101,8 +103,8 @@ class Routes:
 class Dispatcher:
     """The coordinator as an ASGI application, behind the guard. `code`: the folder whose tarballs nodes may fetch."""
 
-    def __init__(self, store: Store, code: Path | None, on_ready: Callable[[], None]) -> None:
-        self._store, self._code, self._on_ready = store, code, on_ready
+    def __init__(self, store: Store, code: Path | None, on_ready: Callable[[], None], turns: Turns) -> None:
+        self._store, self._code, self._on_ready, self._turns = store, code, on_ready, turns
         self._routes = Routes(OPERATIONS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,19 +130,28 @@ class Dispatcher:
         if isinstance(reply, Response):
             await reply(scope, receive, send)
         elif isinstance(reply, bytes):
-            await send_json(send, 200, reply)
+            await _send(scope, send, reply)
         else:
-            await send_json(send, 200, b"{}" if reply is None else wire.to_json(reply))
+            await _send(scope, send, b"{}" if reply is None else wire.to_json(reply))
+
+    def let_go(self) -> None:
+        """The server is about to end: it waits for the calls that are held."""
+        self._service.let_go()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end."""
         await receive()
-        self._service = Service(self._store)
+        self._service = Service(self._store, turns=self._turns)
         self._on_ready()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self._service.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _send(scope: Scope, send: Send, content: bytes) -> None:
+    if WRITE_REPLY not in scope or not scope[WRITE_REPLY](scope, content):
+        await send_json(send, 200, content)
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:

@@ -5,12 +5,14 @@ May be killed at any moment; started again on the same store and port, everythin
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import resource
 import secrets
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -22,6 +24,7 @@ from everstep.coordinator.edge.connection import HttpConnection
 from everstep.coordinator.edge.dispatch import Dispatcher
 from everstep.coordinator.edge.guard import Guard, KnownTokens
 from everstep.coordinator.store.store import Store
+from everstep.coordinator.turns import Turns
 from everstep.errors import UsageError
 from everstep.storage import private_file
 from everstep.wire.tokens import parse_tokens
@@ -30,6 +33,18 @@ BACKLOG = 4096  # thousands of workers may connect at the same moment
 SWITCH_S = 0.0005  # the store's thread waits this long for its turn while calls arrive, not ten times as long
 RESERVED_FILES = 128  # of those that may be open: for the store, logs and callers that are turned away with 503
 KEEP_ALIVE_S = 120  # longer than any client keeps an idle connection: the client closes first, and no call is lost
+
+
+class Server(uvicorn.Server):
+    """Ends without delay: a call that is held would keep it for as long as it may be held."""
+
+    def __init__(self, config: uvicorn.Config, let_go: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._let_go = let_go
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._let_go()
+        await super().shutdown(sockets)
 
 
 def serve(
@@ -58,10 +73,11 @@ def serve(
         def on_ready() -> None:
             _say_ready(url, ready_fd, ready_file)
 
-        app = Dispatcher(Store(store_url), code, on_ready)
+        turns = Turns()
+        app = Dispatcher(Store(store_url), code, on_ready, turns)
         config = uvicorn.Config(
             Guard(app, KnownTokens(parse_tokens(token))),
-            http=HttpConnection,
+            http=functools.partial(HttpConnection, turns),  # type: ignore[arg-type]
             limit_concurrency=_max_connections(),
             access_log=False,
             log_level="warning",
@@ -76,7 +92,7 @@ def serve(
         )
         config.load()
         config.ssl = tls
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config, app.let_go).run(sockets=[listener])
 
 
 def read_or_create_token(path: Path) -> str:

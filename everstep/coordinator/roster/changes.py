@@ -249,16 +249,16 @@ def arrive(roster: Roster, name: str, message: Arrive, now: float) -> Roster:
         return roster
     if roster.generation.is_open and roster.is_member(name):
         roster = close(roster, _why_arrived(roster, name), now, is_broken=False)
-    up = replace(
-        worker,
-        status=ALIVE,
-        reason="",
-        wants_stacks=False,
-        settled=message.settled,
-        held=max(worker.held, message.settled),
-        step=max(worker.step, message.step),
-    )
-    if (worker.status, worker.settled) != (up.status, up.settled):
+    if (worker.status, worker.settled) != (ALIVE, message.settled):
+        up = replace(
+            worker,
+            status=ALIVE,
+            reason="",
+            wants_stacks=False,
+            settled=message.settled,
+            held=max(worker.held, message.settled),
+            step=max(worker.step, message.step),
+        )
         roster = _with(roster, up)
     known_arrival = roster.arrivals.get(name)
     arrival = Arrival(

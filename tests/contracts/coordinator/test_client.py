@@ -204,8 +204,7 @@ def test_a_held_call_ends_when_its_client_is_closed():
 def test_the_kernel_asks_whether_the_coordinator_of_a_held_call_is_there(server):
     with Coordinator(server.url, server.token, "job") as coordinator:
         coordinator.check()
-        (connection,) = coordinator._http._pool.connections
-        sock = connection._connection._network_stream.get_extra_info("socket")
+        (sock,) = coordinator._sockets
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         assert [sock.getsockopt(socket.IPPROTO_TCP, each) for each in options] == [SILENT_S, ASK_S, NUM_ASKED]

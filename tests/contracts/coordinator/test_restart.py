@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 import pytest
@@ -14,6 +15,9 @@ from sqlalchemy import create_engine, text
 from everstep.client.calls import Coordinator
 from everstep.coordinator.store.store import ADVISORY_LOCK
 from everstep.errors import CoordinatorUnreachable, UsageError
+from everstep.waiting import wait_until
+
+HELD = {"heartbeat_s": 30.0, "lease_s": 60.0}  # a call without news is held for half a minute
 
 
 @pytest.fixture
@@ -62,6 +66,22 @@ def test_everything_is_as_before(frail, play):
     reborn(frail)
 
     assert job.view().is_stopped
+
+
+def test_asked_to_stop_it_answers_the_calls_it_holds(frail, play):
+    job = play(frail, **HELD)
+    (w0,) = job.training(1)
+    w0.watch()  # hears all the news there is, so that the next one is held
+    with ThreadPoolExecutor(1) as threads:
+        w0.step = 7
+        held = threads.submit(w0.watch)
+        wait_until(lambda: job.view().workers[0].step == 7, 60, "the call to be held")
+        frail.process.terminate()
+        with pytest.raises(CoordinatorUnreachable) as refused:
+            held.result(60)
+    assert refused.value.code == "coordinator-stops"
+    assert frail.process.wait(60) == -signal.SIGTERM
+    assert "Cancel" not in frail.log_file.read_text()  # uvicorn's word for calls that it had to cut
 
 
 @on_both_stores

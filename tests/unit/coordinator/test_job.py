@@ -104,6 +104,22 @@ def test_many_changes_cost_one_save():
     with_a_job(story)
 
 
+def test_a_report_without_news_does_not_wait_until_the_changes_of_others_are_kept():
+    async def story(job, disk):
+        report = wire.AgentReport(incarnation="a", node="n", workers=[], wait_s=0.0)
+        await job.report("a", report)
+        disk.is_free.clear()
+        reserving = asyncio.create_task(job.reserve(wire.ReserveWorker(agent="b", request="r")))
+        await asyncio.sleep(0)
+        await job.report("a", report)
+        assert not reserving.done()
+
+        disk.is_free.set()
+        await reserving
+
+    with_a_job(story)
+
+
 def test_heartbeats_and_arrivals_are_not_written():
     async def story(job, disk):
         for name in ("w0", "w1"):

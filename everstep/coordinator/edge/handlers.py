@@ -102,3 +102,11 @@ async def report_metrics(call: HttpCall, message: wire.MetricReports) -> None:
 
 async def metrics(call: HttpCall, since: int = 0, limit: int = 100) -> wire.MetricsView:
     return await call.service.metrics(call.job_name, since, limit)
+
+
+async def send_logs(call: HttpCall, agent: str, message: wire.LogChunks) -> wire.LogsKept:
+    return await call.service.logs.keep(call.job, agent, message)
+
+
+async def logs(call: HttpCall, **wanted: Any) -> wire.LogsView:
+    return await call.service.logs.read(call.job_name, **wanted)

@@ -80,34 +80,11 @@ class JobLogs:
         return wire.LogsKept(positions=told, node_log_mb=policy.node_log_mb)
 
     async def read(
-        self,
-        job: str,
-        *,
-        cursor: str = "",
-        limit: int = 1000,
-        worker: str = "",
-        rank: int = -1,
-        node: str = "",
-        level: int = 0,
-        since: float = -1,
-        until: float = -1,
-        text: str = "",
-        regex: str = "",
-        context: int = 0,
-        wait_s: float = 0.0,
+        self, job: str, query: LogQuery, *, cursor: str, limit: int, context: int, wait_s: float
     ) -> wire.LogsView:
-        query = LogQuery(
-            text=text,
-            regex=regex,
-            workers=frozenset([worker]) if worker else None,
-            rank=None if rank < 0 else rank,
-            level=level,
-            since=None if since < 0 else since,
-            until=None if until < 0 else until,
-        )
         deadline, at = time.monotonic() + wait_s * random.uniform(0.75, 1.0), Cursor.parse(cursor)
         while True:
-            page = partial(self._read, job, query, at, limit=limit, context=context, node=node)
+            page = partial(self._read, job, query, at, limit=limit, context=context)
             view = await asyncio.get_running_loop().run_in_executor(self._reading, page)
             left_s = deadline - time.monotonic()
             if view.lines or not view.is_end or left_s <= 0:
@@ -126,13 +103,13 @@ class JobLogs:
     def _tidy(self, job: str, bounds: LogBounds) -> None:
         _carefully(partial(self._store.tidy, job, bounds))
 
-    def _read(self, job: str, query: LogQuery, cursor: Cursor, *, limit: int, context: int, node: str) -> wire.LogsView:
+    def _read(self, job: str, query: LogQuery, cursor: Cursor, *, limit: int, context: int) -> wire.LogsView:
         try:
             check_query(query)
         except UsageError as error:
             raise Refused(error.message, status=422, hint=error.hint, code=error.code) from None
         search = self._regex().searching(query.regex) if query.regex else None
-        return self._reader.read(job, query, cursor, limit=limit, context=context, node=node, search=search)
+        return self._reader.read(job, query, cursor, limit=limit, context=context, search=search)
 
     def _regex(self) -> RegexProcess:
         """The one of this thread."""

@@ -37,6 +37,7 @@ class NodeOrder:
     grace_s: float = 60.0  # time that a leaving node has to save and leave
     time_limit_s: float | None = None  # of the whole job
     wants_check: bool = False
+    secrets: tuple[str, ...] = ()  # the variables that hold them on each node
 
     def to_json(self) -> str:
         """Short: it travels in environment variables."""
@@ -54,7 +55,7 @@ class NodeOrder:
                     hint="use the same version of Everstep on all nodes",
                     code="order-key-unknown",
                 )
-            tuples = {name: tuple(told[name]) for name in ("args", "setup") if name in told}
+            tuples = {name: tuple(told[name]) for name in ("args", "setup", "secrets") if name in told}
             return cls(**{**told, **tuples})
         except (ValueError, TypeError, AttributeError) as error:
             raise UsageError(
@@ -62,7 +63,7 @@ class NodeOrder:
             ) from None
 
 
-_DEFAULTS: dict[str, Any] = {"args": (), "setup": (), "policy": {}, "experiment": {}, "env": {}} | {
+_DEFAULTS: dict[str, Any] = {"args": (), "setup": (), "secrets": (), "policy": {}, "experiment": {}, "env": {}} | {
     each.name: each.default for each in fields(NodeOrder) if isinstance(each.default, str | int | float | bool | None)
 }
 
@@ -103,6 +104,7 @@ def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", work
         grace_s=_grace_s(job),
         time_limit_s=job.time_limit,
         wants_check=job.health.check,
+        secrets=tuple(job.secrets),
     )
 
 

@@ -45,6 +45,7 @@ class LogQuery:
     regex: str = ""
     workers: frozenset[str] | None = None  # None: all
     rank: int | None = None
+    node: str = ""  # the store knows whose workers are where
     level: int = 0  # at least
     since: float | None = None  # seconds since the epoch, inclusive
     until: float | None = None  # exclusive

@@ -21,6 +21,7 @@ from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import SHA256
 from everstep.coordinator.service import Service
 from everstep.errors import UNKNOWN, Refused
+from everstep.record.log_search import LogQuery
 
 
 @dataclass(slots=True)
@@ -108,5 +109,31 @@ async def send_logs(call: HttpCall, agent: str, message: wire.LogChunks) -> wire
     return await call.service.logs.keep(call.job, agent, message)
 
 
-async def logs(call: HttpCall, **wanted: Any) -> wire.LogsView:
-    return await call.service.logs.read(call.job_name, **wanted)
+async def logs(
+    call: HttpCall,
+    cursor: str = "",
+    limit: int = 1000,
+    worker: str = "",
+    rank: int = -1,
+    node: str = "",
+    level: int = 0,
+    since: float = -1,
+    until: float = -1,
+    text: str = "",
+    regex: str = "",
+    context: int = 0,
+    wait_s: float = 0,
+) -> wire.LogsView:
+    query = LogQuery(
+        text=text,
+        regex=regex,
+        workers=frozenset([worker]) if worker else None,
+        rank=None if rank < 0 else rank,
+        node=node,
+        level=level,
+        since=None if since < 0 else since,
+        until=None if until < 0 else until,
+    )
+    return await call.service.logs.read(
+        call.job_name, query, cursor=cursor, limit=limit, context=context, wait_s=wait_s
+    )

@@ -113,14 +113,13 @@ class LogReader:
         *,
         limit: int,
         context: int = 0,
-        node: str = "",
         search: Search | None = None,
         budget_s: float = BUDGET_S,
     ) -> LogsView:
         """`search` applies the regular expression; None: here."""
         try:
             with self._engine.connect() as connection:
-                page = _Page(connection, job, query, limit, context, node, search)
+                page = _Page(connection, job, query, limit, context, search)
                 return page.fill(cursor, time.monotonic() + budget_s)
         except SQLAlchemyError as error:
             cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]
@@ -141,13 +140,12 @@ class _Page:
         query: LogQuery,
         limit: int,
         context: int,
-        node: str,
         search: Search | None,
     ) -> None:
         self._connection, self._job = connection, job
         self._limit, self._context, self._search = limit, context, search
         self._nodes = _nodes(connection, job)
-        self._query = _only_on(query, node, self._nodes) if node else query
+        self._query = _only_on_node(query, self._nodes) if query.node else query
         self._lines, self._num_bytes = list[LogRecord](), 0
         self._shown: dict[str, int] = {}  # the last line of each worker on this page
 
@@ -299,8 +297,8 @@ def _nodes(connection: Connection, job: str) -> dict[str, str]:
     return {row.worker: row.node for row in rows}
 
 
-def _only_on(query: LogQuery, node: str, nodes: Mapping[str, str]) -> LogQuery:
-    there = frozenset(worker for worker, place in nodes.items() if place == node)
+def _only_on_node(query: LogQuery, nodes: Mapping[str, str]) -> LogQuery:
+    there = frozenset(worker for worker, node in nodes.items() if node == query.node)
     workers = there if query.workers is None else there & query.workers
     return replace(query, workers=workers)
 

@@ -10,12 +10,10 @@ import time
 import pytest
 
 from everstep import wire
-from everstep.errors import CoordinatorUnreachable, Refused
-from everstep.record.log_chunk import STDERR, STDOUT, PrintedLine, chunk_of
-from everstep.record.log_levels import level_of
+from everstep.errors import Refused
+from everstep.record.log_chunk import STDERR, STDOUT
 from lab.command import until
-
-NOW = 1_800_000_000.0  # a time of day; the tests' own clock, so that no line is too old
+from lab.log_writer import NOW, Writer, everything
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -28,53 +26,8 @@ def server(request, tmp_path_factory, server_class):
     assert "Traceback" not in server.log_file.read_text(), server.log_file.read_text()
 
 
-class Writer:
-    """One worker's output, as its agent would send it."""
-
-    def __init__(self, coordinator, agent="a0"):
-        self.coordinator, self.agent = coordinator, agent
-        self.name = coordinator.reserve(wire.ReserveWorker(agent=agent, request=random.randbytes(8).hex())).worker
-        self.next_line = self.num_bytes = 0
-        self.time = NOW
-
-    def chunk(self, *texts, rank=-1, stream=STDOUT, dropped_lines=0, dropped_bytes=0):
-        lines = [PrintedLine(self.time + each, level_of(text), stream, text) for each, text in enumerate(texts)]
-        self.time += len(texts)
-        self.num_bytes += sum(len(text) + 1 for text in texts)
-        self.next_line += dropped_lines
-        chunk = wire.LogChunk(
-            worker=self.name,
-            first_line=self.next_line,
-            stdout=self.num_bytes,
-            stderr=0,
-            rank=rank,
-            data=base64.b64encode(chunk_of(lines).pack()).decode(),
-            dropped_lines=dropped_lines,
-            dropped_bytes=dropped_bytes,
-        )
-        self.next_line += len(texts)
-        return chunk
-
-    def send(self, *chunks):
-        return self.coordinator.send_logs(self.agent, wire.LogChunks(chunks=list(chunks)))
-
-    def say(self, *texts, **facts):
-        return self.send(self.chunk(*texts, **facts))
-
-
 def texts(view):
     return [each.text for each in view.lines]
-
-
-def everything(coordinator, **wanted):
-    """All pages."""
-    found, cursor = [], ""
-    while True:
-        view = coordinator.logs(cursor=cursor, **wanted)
-        found += view.lines
-        cursor = view.next
-        if view.is_end:
-            return found
 
 
 def test_lines_come_back_in_order_with_all_that_is_known_of_them(play):
@@ -281,40 +234,3 @@ def test_what_is_not_a_chunk_a_cursor_or_a_search_is_refused(play):
             writer.coordinator.logs(**wanted)
         assert (error.value.code, error.value.status) == (code, 422)
     assert writer.coordinator.logs().lines == []
-
-
-def test_a_coordinator_killed_under_load_has_all_that_it_acknowledged_once(play, server):
-    writers = [Writer(play().coordinator)]
-    writers += [Writer(writers[0].coordinator) for _ in range(2)]
-    acknowledged, is_over = {each.name: 0 for each in writers}, threading.Event()
-
-    def write(writer):
-        number = 0
-        while not is_over.is_set():
-            chunk = writer.chunk(*(f"{writer.name} {number} {each}" for each in range(20)))
-            number += 1
-            while not is_over.is_set():
-                try:
-                    acknowledged[writer.name] = writer.send(chunk).positions[0].next_line
-                    break
-                except CoordinatorUnreachable:
-                    is_over.wait(0.05)
-
-    threads = [threading.Thread(target=write, args=(each,)) for each in writers]
-    for thread in threads:
-        thread.start()
-    for _ in range(3):
-        before = dict(acknowledged)
-        until(lambda before=before: all(acknowledged[name] >= before[name] + 100 for name in before))
-        server.kill()
-        server.start()
-    is_over.set()
-    for thread in threads:
-        thread.join()
-
-    found = everything(writers[0].coordinator)
-    for writer in writers:
-        lines = [each for each in found if each.worker == writer.name]
-        assert [each.line for each in lines] == list(range(len(lines)))
-        assert [each.text for each in lines] == [f"{writer.name} {at // 20} {at % 20}" for at in range(len(lines))]
-        assert len(lines) >= acknowledged[writer.name] >= 300

@@ -37,6 +37,7 @@ class NodeOrder:
     grace_s: float = 60.0  # time that a leaving node has to save and leave
     time_limit_s: float | None = None  # of the whole job
     wants_check: bool = False
+    record_to: str = ""  # where the submitter finds the log when the job is over, besides the coordinator's folder
     secrets: tuple[str, ...] = ()  # the variables that hold them on each node
 
     def to_json(self) -> str:
@@ -104,6 +105,7 @@ def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", work
         grace_s=_grace_s(job),
         time_limit_s=job.time_limit,
         wants_check=job.health.check,
+        record_to=job.checkpoint.uri if "://" in job.checkpoint.uri else "",
         secrets=tuple(job.secrets),
     )
 

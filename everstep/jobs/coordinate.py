@@ -16,6 +16,7 @@ from everstep.addresses import own_address
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.order import NodeOrder, policy_of
+from everstep.jobs.job_log import leave_beside_checkpoints
 from everstep.jobs.node import asked_to_end, read_order
 from everstep.jobs.options import CoordinateOptions
 from everstep.launcher.local_coordinator import (
@@ -54,6 +55,8 @@ def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> in
     port = _port(files, options.port) if not comes_back else earlier_port(files, host)
     with asked_to_end() as asked:  # until the end is on record: a signal must not come in between
         view, was_asked = _serve(order, files, fleet, asked, say, host=host, port=port, comes_back=comes_back)
+        if _is_over(view):
+            _leave_log(order, folder, say)
         return _record(folder, view, say, was_asked=was_asked, comes_back=comes_back)
 
 
@@ -84,6 +87,15 @@ def _serve(
                 _await_nodes(coordinator, fleet, _LEAVE_S)
                 fleet.dissolve(is_good=view.is_finished)
     return view, was_asked
+
+
+def _leave_log(order: NodeOrder, folder: Path, say: Callable[[str], None]) -> None:
+    """This folder may be gone with its pod or allocation."""
+    if order.record_to:
+        try:
+            say(f"log in {leave_beside_checkpoints(folder, order.record_to, order.job)}")
+        except (EverstepError, OSError) as error:
+            say(f"the log could not be copied to {order.record_to}: {error}")
 
 
 def _record(folder: Path, view: JobView, say: Callable[[str], None], *, was_asked: bool, comes_back: bool) -> int:

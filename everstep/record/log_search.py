@@ -68,6 +68,30 @@ class LogQuery:
         return chunk_filter is None or may_hold(self.bits, chunk_filter)
 
 
+def log_query(
+    *,
+    worker: str = "",
+    rank: int = -1,
+    node: str = "",
+    level: int = 0,
+    since: float = -1,
+    until: float = -1,
+    text: str = "",
+    regex: str = "",
+) -> LogQuery:
+    """From values of a call, where a negative number asks for nothing."""
+    return LogQuery(
+        text=text,
+        regex=regex,
+        workers=frozenset([worker]) if worker else None,
+        rank=None if rank < 0 else rank,
+        node=node,
+        level=level,
+        since=None if since < 0 else since,
+        until=None if until < 0 else until,
+    )
+
+
 def check_query(query: LogQuery) -> None:
     if "\n" in query.text:
         raise UsageError("the text has a newline", hint="a search finds lines: give one line", code="log-text-lines")

@@ -21,7 +21,7 @@ from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import SHA256
 from everstep.coordinator.service import Service
 from everstep.errors import UNKNOWN, Refused
-from everstep.record.log_search import LogQuery
+from everstep.record.log_search import log_query
 
 
 @dataclass(slots=True)
@@ -124,15 +124,8 @@ async def logs(
     context: int = 0,
     wait_s: float = 0,
 ) -> wire.LogsView:
-    query = LogQuery(
-        text=text,
-        regex=regex,
-        workers=frozenset([worker]) if worker else None,
-        rank=None if rank < 0 else rank,
-        node=node,
-        level=level,
-        since=None if since < 0 else since,
-        until=None if until < 0 else until,
+    query = log_query(
+        worker=worker, rank=rank, node=node, level=level, since=since, until=until, text=text, regex=regex
     )
     return await call.service.logs.read(
         call.job_name, query, cursor=cursor, limit=limit, context=context, wait_s=wait_s

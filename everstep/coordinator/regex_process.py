@@ -1,4 +1,4 @@
-"""Regular expressions in a process of their own: one that takes too long is killed with it, and holds up nobody.
+"""Regular expressions in a process of their own: one that takes too long is killed with it.
 
 Python's `re` keeps the interpreter to itself while it matches, so a thread would not do. One process per thread that
 searches; it stays for the next search."""
@@ -96,7 +96,7 @@ def _read(descriptor: int, num_bytes: int, deadline: float) -> bytes:
 
 
 def _repeat(act: Callable[[int], int], num_bytes: int, descriptor: int, what: int, deadline: float) -> None:
-    """Until so many bytes are through, or the time is up."""
+    """Until this many bytes are through, or the time is up."""
     done, poll = 0, select.poll()
     poll.register(descriptor, what)
     while done < num_bytes:

@@ -1,7 +1,7 @@
 """The output of a job, for programs: from its coordinator while that answers, else from what it has left.
 
-What is left is the coordinator's own file, in the job's folder or beside the checkpoints. Both have the same lines and
-the same cursors, so a reader that follows a job goes on in the file when the coordinator is gone."""
+It leaves its own file, in the job's folder or beside the checkpoints, with the same lines and the same cursors: a
+reader that follows a job continues in the file when the coordinator is gone."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Send what this node's workers print to the coordinator, in a thread and on a connection of its own: no report of a
 death ever waits for it.
 
-The coordinator knows how much of each worker's output it has kept, so each line is kept once, whoever was restarted.
-The names of workers whose output may not be complete there are in a file. The next agent of this folder takes over
-what a killed one has left, by the lock that the kernel frees."""
+The coordinator knows how much of each worker's output it has kept, so each line is kept once, also after a
+restart of either. The names of workers whose output may not be complete there are in a file. The next agent of this
+folder takes over what a killed one has left, by the lock that the kernel frees."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class LogSender:
         self._notes.append((time.time(), line))
 
     def close(self, patience_s: float) -> None:
-        """Send what is left, for so long at most; much less if the coordinator does not answer. May be called again."""
+        """Send the rest, for `patience_s` at most; give up early if there is no answer. May be called again."""
         if self._is_closing.is_set():
             return
         self._give_up_at = time.monotonic() + patience_s

@@ -115,7 +115,7 @@ class WorkerOutput:
         return sum(max(0, _size(path) - self._at.of(stream)) for stream, path in self._paths.items())
 
     def free_old(self, most_bytes: int) -> None:
-        """Keep at most this much of each file. What is beyond it and was not sent yet is skipped, and counted."""
+        """Keep at most this much of each file. Lines beyond it that were not sent are skipped, and counted."""
         for stream, path in self._paths.items():
             if _used(path) <= most_bytes:
                 continue
@@ -158,7 +158,7 @@ def _pieces(line: str) -> list[str]:
 
 
 def _read(path: Path, start: int, now: float) -> tuple[bytes, float]:
-    """What comes next in a file, and when it was written at the latest."""
+    """The next bytes of a file, and a time when they were there."""
     try:
         if _size(path) <= start:
             return b"", now

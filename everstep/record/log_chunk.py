@@ -33,14 +33,15 @@ class PrintedLine:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Lines as they were unpacked. `text`: each ends with a newline."""
+    """Lines as they were unpacked, but for their marks: a search that finds nothing needs none."""
 
-    text: bytes
-    marks: bytes
+    text: bytes  # each line ends with a newline
+    num_lines: int
+    packed_marks: bytes
 
-    @property
-    def num_lines(self) -> int:
-        return len(self.marks) // _MARK_BYTES
+    @cached_property
+    def marks(self) -> bytes:
+        return _inflate(self.packed_marks, self.num_lines * _MARK_BYTES)
 
     @property
     def levels(self) -> bytes:
@@ -66,8 +67,8 @@ class Chunk:
         return PrintedLine(self.times[index] / 1000, mark & ~_STDERR_BIT, stream, text)
 
     def pack(self) -> bytes:
-        marks, text = zlib.compress(self.marks, _LEVEL), zlib.compress(self.text, _LEVEL)
-        return _HEAD.pack(self.num_lines, len(self.text), len(marks)) + marks + text
+        text = zlib.compress(self.text, _LEVEL)
+        return _HEAD.pack(self.num_lines, len(self.text), len(self.packed_marks)) + self.packed_marks + text
 
 
 def chunk_of(lines: Sequence[PrintedLine]) -> Chunk:
@@ -75,14 +76,14 @@ def chunk_of(lines: Sequence[PrintedLine]) -> Chunk:
     text = b"".join(line.text.encode(errors="replace") + b"\n" for line in lines)
     levels = bytes(line.level | (_STDERR_BIT if line.stream == STDERR else 0) for line in lines)
     times = array("q", (round(line.time * 1000) for line in lines))
-    return Chunk(text, levels + times.tobytes())
+    return Chunk(text, len(lines), zlib.compress(levels + times.tobytes(), _LEVEL))
 
 
 def join(chunks: Iterable[Chunk]) -> Chunk:
     chunks = list(chunks)
     levels = b"".join(each.levels for each in chunks)
     times = b"".join(each.marks[each.num_lines :] for each in chunks)
-    return Chunk(b"".join(each.text for each in chunks), levels + times)
+    return Chunk(b"".join(each.text for each in chunks), len(levels), zlib.compress(levels + times, _LEVEL))
 
 
 def unpack(data: bytes) -> Chunk:
@@ -91,22 +92,24 @@ def unpack(data: bytes) -> Chunk:
         num_lines, num_bytes, num_packed = _HEAD.unpack_from(data)
         if num_bytes > 2 * MAX_CHUNK_BYTES or num_lines > num_bytes:
             raise ValueError(f"{num_lines} lines with {num_bytes} bytes are more than a chunk may have")
-        marks = _inflate(data[_HEAD.size : _HEAD.size + num_packed], num_lines * _MARK_BYTES)
-        text = _inflate(data[_HEAD.size + num_packed :], num_bytes)
-    except (struct.error, zlib.error) as error:
+    except struct.error as error:
         raise ValueError(f"not a chunk of a log: {error}") from None
-    return Chunk(text, marks)
+    text = _inflate(data[_HEAD.size + num_packed :], num_bytes)
+    return Chunk(text, num_lines, data[_HEAD.size : _HEAD.size + num_packed])
 
 
 def check(chunk: Chunk) -> None:
     """What its size alone does not show; ValueError."""
-    if chunk.text.count(b"\n") != chunk.num_lines or not chunk.text.endswith(b"\n"):
+    if len(chunk.levels) != chunk.text.count(b"\n") or not chunk.text.endswith(b"\n"):
         raise ValueError(f"{chunk.text.count(10)} lines of text, but marks of {chunk.num_lines}")
 
 
 def _inflate(packed: bytes, num_bytes: int) -> bytes:
     unpacker = zlib.decompressobj()
-    found = unpacker.decompress(packed, num_bytes + 1)
+    try:
+        found = unpacker.decompress(packed, num_bytes + 1)
+    except zlib.error as error:
+        raise ValueError(f"not a chunk of a log: {error}") from None
     if len(found) != num_bytes or not unpacker.eof:
         raise ValueError(f"not a chunk of a log: {len(found)} bytes where {num_bytes} were promised")
     return found

@@ -174,7 +174,7 @@ class Policy:
     )
     node_log_mb: int = setting(
         1024,
-        "Keep at most this many MB of each worker's output in its log files",
+        "Keep at most this many MB of each log file of a worker on its node",
         details="The space of older lines is freed. Lines that were not sent to the coordinator before are counted as "
         "dropped",
         least=1,

@@ -27,7 +27,7 @@ from everstep.record.log_chunk import MAX_CHUNK_BYTES, Chunk
 from everstep.record.log_trigrams import build_filter
 from everstep.storage import private_file
 
-MAX_SMALL = 128  # blocks that wait to be packed together: so many are always searched without a filter
+MAX_SMALL = 128  # blocks that wait to be packed together, and are searched without a filter
 DAY_S = 86_400.0
 
 
@@ -62,7 +62,7 @@ class WriterPosition:
 
 @dataclass
 class _JobTotals:
-    """What the table says of a job, kept at hand by the one thread that writes it."""
+    """What the table says of a job, in memory for the one thread that writes it."""
 
     last_number: int = 0
     num_bytes: int = 0

@@ -1,4 +1,4 @@
-"""`everstep logs`: the same for a job that runs, one that is over, and a coordinator elsewhere; with no secret in it."""
+"""`everstep logs`: the same for a job that runs, one that is over, and a coordinator elsewhere; without secrets."""
 
 from __future__ import annotations
 

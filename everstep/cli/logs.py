@@ -26,7 +26,7 @@ from everstep.launcher.run_record import RunRecord
 from everstep.platforms.base import JobRecord
 from everstep.record.log_levels import LEVELS
 from everstep.settings import setting
-from everstep.wire import MAX_CONTEXT, LogRecord
+from everstep.wire import MAX_CONTEXT, LoggedLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ def parse_time(text: str, now: float) -> float:
         raise UsageError(f"not a time: {text!r}", hint=hint, code="log-time-invalid") from None
 
 
-def _shown(line: LogRecord, *, is_one: bool) -> str:
+def _shown(line: LoggedLine, *, is_one: bool) -> str:
     who = "everstep:" if "/" in line.worker else f"[{line.worker}]"
     return f"{who} {line.text}" if is_one else f"{line.node} | {who} {line.text}"
 

@@ -18,7 +18,7 @@ from everstep.errors import EverstepError, Refused, TemporaryError, UsageError
 from everstep.platforms.base import JobRecord
 from everstep.storage import private_file
 from everstep.storage.shared_folder import SharedFolder, below
-from everstep.wire import LogRecord, LogsView
+from everstep.wire import LoggedLine, LogsView
 
 FILE = "coordinator-logs.db"  # beside the coordinator's store
 _PAGE_LINES = 2000
@@ -67,7 +67,7 @@ class JobLog:
             pass
         return self._left() is not None
 
-    def lines(self, wanted: Wanted, *, follow: bool = False) -> Iterator[LogRecord]:
+    def lines(self, wanted: Wanted, *, follow: bool = False) -> Iterator[LoggedLine]:
         """In the order of arrival. With `follow`, until the job is over and all its nodes have left."""
         while True:
             is_over = not follow or self._is_over()
@@ -83,7 +83,7 @@ class JobLog:
                 return
             threading.Event().wait(_AGAIN_S)
 
-    def _from_coordinator(self, coordinator: Coordinator, wanted: Wanted, *, follow: bool) -> Iterator[LogRecord]:
+    def _from_coordinator(self, coordinator: Coordinator, wanted: Wanted, *, follow: bool) -> Iterator[LoggedLine]:
         while True:
             is_last = not follow or _has_ended(coordinator)  # before the look: what came before is seen
             wait_s = 0.0 if is_last else _HELD_S
@@ -92,7 +92,7 @@ class JobLog:
             if is_last and view.is_end:
                 return
 
-    def _from_file(self, wanted: Wanted) -> Iterator[LogRecord]:
+    def _from_file(self, wanted: Wanted) -> Iterator[LoggedLine]:
         if (path := self._left()) is None:
             raise UsageError(
                 f"{self._job}: its coordinator is gone, and it left no log here",
@@ -114,7 +114,7 @@ class JobLog:
                 if view.is_end:
                     return
 
-    def _new(self, view: LogsView) -> Iterator[LogRecord]:
+    def _new(self, view: LogsView) -> Iterator[LoggedLine]:
         """Context may be on two pages."""
         self._cursor, self.notes = view.next, view.notes
         for each in view.lines:

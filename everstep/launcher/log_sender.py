@@ -63,7 +63,7 @@ class LogSender:
         self._new: deque[_Followed] = deque()
         self._notes: deque[tuple[float, str]] = deque(maxlen=_MAX_NOTES)
         self._notes_as, self._num_notes = f"{agent}/{uuid.uuid4().hex[:8]}", 0
-        self._memory = _Memory(directory / f"{agent.replace('/', '_')}-{os.getpid()}{_SUFFIX}")
+        self._unsent = _UnsentWorkers(directory / f"{agent.replace('/', '_')}-{os.getpid()}{_SUFFIX}")
         self._most_bytes = 0  # of a worker's file, once the coordinator has said so
         self._is_closing = threading.Event()
         self._give_up_at = float("inf")
@@ -97,7 +97,7 @@ class LogSender:
         left = sum(each.output.num_left() for each in self._followed.values() if not each.is_done)
         if left and patience_s:
             self._say(f"{left:,} bytes of the workers' output were not sent to the coordinator; see {self._directory}")
-        self._memory.close(is_complete=not left)
+        self._unsent.close(is_complete=not left)
 
     # --- the thread ---
 
@@ -177,7 +177,7 @@ class LogSender:
         while self._new:
             each = self._new.popleft()
             self._followed[each.output.worker] = each
-            self._memory.remember(each.output.worker, each.output.rank)
+            self._unsent.remember(each.output.worker, each.output.rank)
 
     def _continue(self, positions: list[LogPosition]) -> None:
         for at in positions:
@@ -191,7 +191,7 @@ class LogSender:
 
     def _take_over(self) -> None:
         """What killed agents of this folder have left."""
-        for worker, rank in self._memory.take_over(self._directory):
+        for worker, rank in self._unsent.take_over(self._directory):
             files = WorkerFiles(directory=self._directory / worker)
             output = WorkerOutput(worker, files, rank=rank, masks=self._masks)
             self._followed[worker] = _Followed(output=output, is_alive=lambda: False)
@@ -214,7 +214,7 @@ class LogSender:
         return [LogChunk(worker=self._notes_as, first_line=self._num_notes, stdout=0, stderr=0, data=data)]
 
 
-class _Memory:
+class _UnsentWorkers:
     """Whose output may not be complete at the coordinator: a file, locked as long as this process lives."""
 
     def __init__(self, path: Path) -> None:

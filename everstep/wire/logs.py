@@ -55,7 +55,7 @@ class LogsKept:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogRecord:
+class LoggedLine:
     """One line."""
 
     worker: str
@@ -71,7 +71,7 @@ class LogRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogsView:
-    lines: list[LogRecord]
+    lines: list[LoggedLine]
     next: str  # pass it as `cursor` for what comes after
     is_end: bool  # nothing more is kept now
     notes: list[str] = field(default_factory=list)  # what was dropped

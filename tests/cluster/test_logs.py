@@ -8,14 +8,14 @@ from everstep.client.calls import Coordinator
 from everstep.env import read_token
 from everstep.testing import Cluster
 from everstep.testing.cluster import JOB
-from everstep.wire import LogRecord, Policy
+from everstep.wire import LoggedLine, Policy
 from lab.command import until
 
 SCRIPT = Path(__file__).parent / "scripts" / "printer.py"
 
 
-def lines_of(cluster: Cluster, **wanted: object) -> list[LogRecord]:
-    found, cursor = list[LogRecord](), ""
+def lines_of(cluster: Cluster, **wanted: object) -> list[LoggedLine]:
+    found, cursor = list[LoggedLine](), ""
     with Coordinator(cluster.url, read_token(cluster.token_file), JOB) as coordinator:
         while True:
             view = coordinator.logs(cursor=cursor, **wanted)  # type: ignore[arg-type]

@@ -50,9 +50,9 @@ class Writer:
         return self.send(self.chunk(*texts, **facts))
 
 
-def everything(coordinator: Coordinator, **wanted: Any) -> list[wire.LogRecord]:
+def everything(coordinator: Coordinator, **wanted: Any) -> list[wire.LoggedLine]:
     """All pages."""
-    found, cursor = list[wire.LogRecord](), ""
+    found, cursor = list[wire.LoggedLine](), ""
     while True:
         view = coordinator.logs(cursor=cursor, **wanted)
         found += view.lines

@@ -21,7 +21,7 @@ from everstep.coordinator.store.store import StoreError
 from everstep.errors import Refused
 from everstep.record.log_chunk import Chunk, unpack
 from everstep.record.log_search import LogPart, LogQuery, Search, find, part_at
-from everstep.wire import LogRecord, LogsView
+from everstep.wire import LoggedLine, LogsView
 
 BUDGET_S = 0.25  # of one call
 MAX_REPLY_BYTES = 1 << 20
@@ -58,10 +58,10 @@ class Block:
     parts: tuple[LogPart, ...]
     chunk: Chunk
 
-    def record(self, index: int, nodes: Mapping[str, str], *, is_context: bool = False) -> LogRecord:
+    def record(self, index: int, nodes: Mapping[str, str], *, is_context: bool = False) -> LoggedLine:
         part, at = part_at(self.parts, index)
         line = self.chunk.line(index)
-        return LogRecord(
+        return LoggedLine(
             worker=part.worker,
             node=nodes.get(part.worker, ""),
             rank=part.rank,
@@ -146,7 +146,7 @@ class _Page:
         self._limit, self._context, self._search = limit, context, search
         self._nodes = _nodes(connection, job)
         self._query = _only_on_node(query, self._nodes) if query.node else query
-        self._lines, self._num_bytes = list[LogRecord](), 0
+        self._lines, self._num_bytes = list[LoggedLine](), 0
         self._shown: dict[str, int] = {}  # the last line of each worker on this page
 
     def fill(self, cursor: Cursor, deadline: float) -> LogsView:
@@ -231,7 +231,7 @@ class _Page:
             self._append(place.record(there, self._nodes, is_context=number != line))
         self._shown[part.worker] = max(shown, max(around, default=shown))
 
-    def _append(self, record: LogRecord) -> None:
+    def _append(self, record: LoggedLine) -> None:
         self._lines.append(record)
         self._num_bytes += len(record.text) + 100
 

@@ -37,7 +37,7 @@ def test_lines_come_back_in_order_with_all_that_is_known_of_them(play):
     writer.say("Traceback (most recent call last):", rank=3, stream=STDERR)
 
     first, second, third = writer.coordinator.logs().lines
-    assert first == wire.LogRecord(
+    assert first == wire.LoggedLine(
         worker="w0", node="node-1", rank=3, line=0, time=NOW, level=20, stream=STDOUT, text="hello"
     )
     assert (second.level, second.line, second.time) == (30, 1, NOW + 1)

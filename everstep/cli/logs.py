@@ -49,9 +49,7 @@ class LogsOptions(CoordinatorOptions):
     until: str | None = setting(None, "Only lines before this time", metavar="TIME")
     grep: str | None = setting(None, "Only lines with this text", metavar="TEXT")
     regex: str | None = setting(None, "Only lines that match this regular expression (Python's)", metavar="REGEX")
-    context: int = setting(
-        0, "Also print this many lines of the same worker around each", also=("-C",), metavar="N", least=0
-    )
+    context: int = setting(0, "Also print this many lines of the same worker around each", metavar="N", least=0)
     raw: bool = setting(False, "Print the platform's own log instead: also what setup lines and Everstep itself wrote")
     log_dir: Path = setting(Path("runs"), "Folder with the logs of runs", metavar="DIR", variables=("PET_LOG_DIR",))
 

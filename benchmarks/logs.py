@@ -5,7 +5,7 @@ page. In 10 MB, the text is one that no filter can skip chunks by; in 1 GB, one 
 
     python benchmarks/logs.py [--mb 1000] [--rounds 9]
 
-JSON: `log_search_10mb_s` (goal: 0.15), `log_regex_10mb_s` the same by a regular expression, `log_search_1gb_first_s`
+JSON: `log_search_10mb_s` (goal: 0.15), `log_regex_10mb_s` by an expression without a fixed text, `log_search_1gb_first_s`
 until the first lines are there (goal: 0.5), `log_levels_1gb_first_s` until the first error is there."""
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def main() -> None:
                 each.create_job(wire.JobSpec())
             wanted = {
                 "log_search_10mb_s": ("small", {"text": "loss=0.12345"}, False),
-                "log_regex_10mb_s": ("small", {"regex": r"step \d*77 loss=0\.1234"}, False),
+                "log_regex_10mb_s": ("small", {"regex": r"loss=0\.1234\d* |s=9{5}$"}, False),
                 "log_search_1gb_first_s": ("large", {"text": RARE}, True),
                 "log_levels_1gb_first_s": ("large", {"level": 40}, True),
             }
@@ -107,7 +107,7 @@ def main() -> None:
                 for name, (job, what, only_first) in wanted.items():
                     seconds, found = search(jobs[job], only_first=only_first, **what)
                     times[name].append(seconds)
-                    assert found or name == "log_regex_10mb_s" or "10mb" in name, name
+                    assert found or not only_first, name
             for each in jobs.values():
                 each.close()
     for name, taken in times.items():

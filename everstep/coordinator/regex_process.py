@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 from everstep.errors import Refused
 from everstep.process import NOWHERE, Child, program_command
-from everstep.record.log_chunk import Chunk
 from everstep.record.log_regex import LENGTH
 from everstep.record.log_search import Search
 
@@ -30,8 +29,8 @@ class RegexProcess:
         self._ours = (-1, -1)
 
     def searching(self, regex: str) -> Search:
-        def search(chunk: Chunk) -> list[int]:
-            return self._ask(regex, chunk.text)
+        def search(text: bytes) -> list[int]:
+            return self._ask(regex, text)
 
         return search
 

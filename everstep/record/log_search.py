@@ -23,7 +23,7 @@ except ImportError:  # Python 3.10
     import sre_constants as _codes
     import sre_parse as _syntax
 
-Search = Callable[[Chunk], Iterable[int]]
+Search = Callable[[bytes], Iterable[int]]  # the indexes of matching lines in a text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,12 @@ class LogQuery:
     @cached_property
     def bits(self) -> tuple[int, ...]:
         """That the filter of a chunk has if it may hold a wanted line."""
-        return bits_of(self.needle) + bits_of(required_text(self.regex).encode(errors="replace"))
+        return bits_of(self.needle) + bits_of(self.required)
+
+    @cached_property
+    def required(self) -> bytes:
+        """A text that each line has that matches the regular expression."""
+        return required_text(self.regex).encode(errors="replace")
 
     def may_match(self, *, first_time: float, last_time: float, top_level: int, chunk_filter: bytes | None) -> bool:
         """Whether a chunk with these facts must be opened."""
@@ -116,14 +121,13 @@ def find(chunk: Chunk, parts: Sequence[LogPart], query: LogQuery, search: Search
     if query.workers is not None or query.rank is not None:
         found = _of_parts(parts, found, query)
     if query.regex:
-        wanted = set(found)
-        found = sorted(wanted.intersection((search or by_regex(query.regex))(chunk))) if wanted else ()
+        found = _matching(chunk, list(found), query, search or by_regex(query.regex))
     return list(found)
 
 
 def by_regex(regex: str) -> Search:
     pattern = compile_regex(regex)
-    return lambda chunk: lines_with(pattern, chunk.text)
+    return lambda text: lines_with(pattern, text)
 
 
 def lines_with(pattern: re.Pattern[str], text: bytes) -> list[int]:
@@ -153,6 +157,19 @@ def required_text(regex: str) -> str:
             run = ""
         runs.append(run)
     return max(runs, key=len)
+
+
+def _matching(chunk: Chunk, found: list[int], query: LogQuery, search: Search) -> list[int]:
+    """Of the lines that were found, those that match. Plain text is found much faster than a match, so lines without
+    the required text are not tried."""
+    if query.required:
+        having = set(_indexes_with(chunk.text, query.required))
+        found = [index for index in found if index in having]
+    if not found:
+        return []
+    if len(found) == chunk.num_lines:
+        return list(search(chunk.text))
+    return [found[index] for index in search(b"".join(chunk.lines[index] + b"\n" for index in found))]
 
 
 def _indexes_with(text: bytes, needle: bytes) -> list[int]:

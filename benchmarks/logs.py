@@ -5,7 +5,7 @@ page. In 10 MB, the text is one that no filter can skip chunks by; in 1 GB, one 
 
     python benchmarks/logs.py [--mb 1000] [--rounds 9]
 
-JSON: `log_search_10mb_s` (goal: 0.15), `log_regex_10mb_s` by an expression without a fixed text, `log_search_1gb_first_s`
+JSON: `log_search_10mb_s` (goal: 0.15), `log_regex_10mb_s` by an expression without fixed text, `log_search_1gb_first_s`
 until the first lines are there (goal: 0.5), `log_levels_1gb_first_s` until the first error is there."""
 
 from __future__ import annotations

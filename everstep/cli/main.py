@@ -25,7 +25,7 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "schema": ("job_file", "Print the JSON schema of the job file."),
     "list": ("submitted", "List the jobs that you have submitted."),
     "watch": ("submitted", "Follow a submitted job until it ends."),
-    "logs": ("submitted", "Print the output of a submitted job."),
+    "logs": ("logs", "Print, search and follow the output of a job."),
     "show-config": ("submitted", "Show a submitted job as a job file, with the location of its parts."),
     "scale": ("submitted", "Change the number of nodes of a running job."),
     "cancel": ("submitted", "End a submitted job and clean up after it."),

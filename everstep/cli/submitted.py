@@ -28,15 +28,6 @@ class JobOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogsOptions(JobOptions):
-    rank: int | None = setting(
-        None, "Only lines of the worker that had this rank when it printed them", metavar="RANK", least=0
-    )
-    worker: str | None = setting(None, "Only the lines of this worker, such as w1", metavar="NAME")
-    follow: bool = setting(False, "Print the job's output until it ends")
-
-
-@dataclass(frozen=True, kw_only=True)
 class JobListOptions:
     json: bool = setting(False, "Print JSON instead of a table")
 
@@ -52,7 +43,7 @@ class ScaleOptions(JobOptions):
     nodes: int = setting(..., "New number of nodes", metavar="N", least=1)
 
 
-def _leave(code: int) -> int:
+def leave(code: int) -> int:
     """Exit at once if a thread still waits for the log of a node that is gone: at the interpreter's end it could change
     the exit code."""
     if threading.active_count() == 1:
@@ -73,33 +64,16 @@ def watch(options: JobOptions) -> int:
 
 def watch_to_end(record: JobRecord) -> int:
     try:
-        _print_lines(record, follows=True)
+        print_platform_lines(record, follows=True)
     except KeyboardInterrupt:
         say(f"{record.id} continues; `everstep cancel {record.id}` ends it")
-        return _leave(130)
+        return leave(130)
     status = submitted.end_of(record)
     say(f"{record.id} {status.state}: {status.reason}")
-    return _leave(0 if status.state == "succeeded" else 1)
+    return leave(0 if status.state == "succeeded" else 1)
 
 
-@command(LogsOptions, no_args_is_help=True)
-def logs(options: LogsOptions) -> int:
-    """Print the output of a submitted job."""
-    record, rank, worker = submitted.find(options.job), options.rank, options.worker
-    if rank is None and worker is None:
-        _print_lines(record, follows=options.follow)
-        return _leave(0)
-    is_silent = True
-    for text in submitted.worker_lines(record, rank=rank, worker=worker, follow=options.follow):
-        is_silent = False
-        click.echo(text)
-    if is_silent:
-        name = worker or f"rank {rank}"
-        say(f"{name} has written nothing or does not exist: `everstep status {record.id}` shows the workers")
-    return _leave(0)
-
-
-def _print_lines(record: JobRecord, *, follows: bool) -> None:
+def print_platform_lines(record: JobRecord, *, follows: bool) -> None:
     for line in submitted.logs(record, follow=follows):
         click.echo(f"{line.node} | {line.text}")
 
@@ -180,7 +154,6 @@ def _age(seconds: float) -> str:
 COMMANDS = {
     "list": list_jobs,
     "watch": watch,
-    "logs": logs,
     "show-config": show_config,
     "scale": scale,
     "cancel": cancel,

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from everstep import wire
 from everstep.coordinator.clock import Clock
 from everstep.coordinator.job import CoordinatedJob
+from everstep.coordinator.job_logs import JobLogs
 from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
+from everstep.coordinator.store.log_store import LogStore
 from everstep.coordinator.store.store import Store, restored
 from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
@@ -22,6 +24,7 @@ from everstep.wire.limits import check_jobs
 class Service:
     def __init__(self, store: Store, clock: Clock | None = None, turns: Turns | None = None) -> None:
         self._store, self._turns = store, turns or Turns()
+        self.logs = JobLogs(LogStore(store.url))
         self._jobs: dict[str, CoordinatedJob] = {}
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
@@ -36,6 +39,7 @@ class Service:
     async def close(self) -> None:
         self._ticking.cancel()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
+        await self.logs.close()
         self._store.close()
 
     def job_at_hand(self, name: str) -> CoordinatedJob | None:

@@ -37,6 +37,8 @@ class NodeOrder:
     grace_s: float = 60.0  # time that a leaving node has to save and leave
     time_limit_s: float | None = None  # of the whole job
     wants_check: bool = False
+    record_to: str = ""  # where the submitter finds the log when the job is over, besides the coordinator's folder
+    secrets: tuple[str, ...] = ()  # the variables that hold them on each node
 
     def to_json(self) -> str:
         """Short: it travels in environment variables."""
@@ -54,7 +56,7 @@ class NodeOrder:
                     hint="use the same version of Everstep on all nodes",
                     code="order-key-unknown",
                 )
-            tuples = {name: tuple(told[name]) for name in ("args", "setup") if name in told}
+            tuples = {name: tuple(told[name]) for name in ("args", "setup", "secrets") if name in told}
             return cls(**{**told, **tuples})
         except (ValueError, TypeError, AttributeError) as error:
             raise UsageError(
@@ -62,7 +64,7 @@ class NodeOrder:
             ) from None
 
 
-_DEFAULTS: dict[str, Any] = {"args": (), "setup": (), "policy": {}, "experiment": {}, "env": {}} | {
+_DEFAULTS: dict[str, Any] = {"args": (), "setup": (), "secrets": (), "policy": {}, "experiment": {}, "env": {}} | {
     each.name: each.default for each in fields(NodeOrder) if isinstance(each.default, str | int | float | bool | None)
 }
 
@@ -103,6 +105,8 @@ def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", work
         grace_s=_grace_s(job),
         time_limit_s=job.time_limit,
         wants_check=job.health.check,
+        record_to=job.checkpoint.uri if "://" in job.checkpoint.uri else "",
+        secrets=tuple(job.secrets),
     )
 
 
@@ -119,7 +123,8 @@ def num_workers_of(job: Job) -> int | str:
 def policy_settings(job: Job, num_workers: int) -> dict[str, Any]:
     """Of the coordinator's policy, for this number of workers on each node; the rest keeps its defaults."""
     names = {field.name for field in fields(Policy)}
-    given = {**job.elastic.model_dump(), **job.health.model_dump(), **job.shards.model_dump()}
+    sections = (job.elastic, job.health, job.shards, job.logs)
+    given = {name: value for each in sections for name, value in each.model_dump().items()}
     return {
         "start_nodes": job.nodes.min,
         "min_nodes": job.nodes.min,

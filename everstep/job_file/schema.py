@@ -263,6 +263,10 @@ class ShardsSection(_declared("shards")):  # type: ignore[misc]
     """Leased data. The same names and defaults as in docs/configuration.md."""
 
 
+class LogsSection(_declared("logs")):  # type: ignore[misc]
+    """How much output is kept. The same names and defaults as in docs/configuration.md."""
+
+
 _AS_DETERMINED = "Determined's option; accepted but not used yet."
 
 
@@ -343,6 +347,7 @@ class Job(Section):
     elastic: Elastic = key(Elastic(), "Settings for membership changes.")
     health: HealthSection = key(HealthSection(), "Detection of lost and hanging workers.")
     shards: ShardsSection = key(ShardsSection(), "Settings for leased data.")
+    logs: LogsSection = key(LogsSection(), "Bounds for the job's output.")
     seed: int = key(0, "Seed of random streams, for scripts that read it from the job.", ge=0)
     hyperparameters: Json = key({}, "Hyperparameters, for scripts that read them from the job.")
     data: Json = key({}, "Other data, for scripts that read it from the job.")

@@ -7,8 +7,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from everstep import env
@@ -16,6 +16,7 @@ from everstep.addresses import own_address
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.order import NodeOrder, policy_of
+from everstep.jobs.job_log import leave_beside_checkpoints
 from everstep.jobs.node import asked_to_end, read_order
 from everstep.jobs.options import CoordinateOptions
 from everstep.launcher.local_coordinator import (
@@ -25,14 +26,17 @@ from everstep.launcher.local_coordinator import (
     private_directory,
     write_token,
 )
+from everstep.launcher.log_sender import LogSender
 from everstep.platforms import status_file
 from everstep.platforms.base import OVER, State
 from everstep.platforms.fleet import Fleet, ReturningNodes, keep
+from everstep.record.log_masks import Masks
 from everstep.storage import private_file
 from everstep.waiting import wait_until
 from everstep.wire import JobSpec, JobView, Stop
 
 _TURN_S = 0.2
+_SEND_S = 2.0  # for the last lines of the coordinator itself
 _LEAVE_S = 30.0  # after the job's end, for nodes to learn of it and leave
 
 
@@ -54,6 +58,8 @@ def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> in
     port = _port(files, options.port) if not comes_back else earlier_port(files, host)
     with asked_to_end() as asked:  # until the end is on record: a signal must not come in between
         view, was_asked = _serve(order, files, fleet, asked, say, host=host, port=port, comes_back=comes_back)
+        if _is_over(view):
+            _leave_log(order, folder, say)
         return _record(folder, view, say, was_asked=was_asked, comes_back=comes_back)
 
 
@@ -75,7 +81,7 @@ def _serve(
     ):
         view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order)))
         say(f"job {order.job} at {local.url}, files in {files.directory}")
-        with fleet:
+        with _recorded(say, local.url, files, order) as say, fleet:
             view, was_asked = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(files.directory))
             if not _is_over(view) and comes_back:
                 _await_nodes(coordinator, fleet, order.grace_s)
@@ -84,6 +90,37 @@ def _serve(
                 _await_nodes(coordinator, fleet, _LEAVE_S)
                 fleet.dissolve(is_good=view.is_finished)
     return view, was_asked
+
+
+@contextmanager
+def _recorded(
+    say: Callable[[str], None], url: str, files: CoordinatorFiles, order: NodeOrder
+) -> Iterator[Callable[[str], None]]:
+    """Lines that are said here are part of the job's log."""
+    sender = LogSender(
+        lambda: Coordinator(url, env.read_token(files.token), order.job),
+        agent="coordinator",
+        directory=files.directory,
+        masks=Masks(),
+        say=say,
+    )
+
+    def say_both(line: str) -> None:
+        say(line)
+        sender.note(line)
+
+    with sender:
+        yield say_both
+        sender.close(_SEND_S)
+
+
+def _leave_log(order: NodeOrder, folder: Path, say: Callable[[str], None]) -> None:
+    """This folder may be gone with its pod or allocation."""
+    if order.record_to:
+        try:
+            say(f"log in {leave_beside_checkpoints(folder, order.record_to, order.job)}")
+        except (EverstepError, OSError) as error:
+            say(f"the log could not be copied to {order.record_to}: {error}")
 
 
 def _record(folder: Path, view: JobView, say: Callable[[str], None], *, was_asked: bool, comes_back: bool) -> int:

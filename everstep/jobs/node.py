@@ -25,6 +25,7 @@ from everstep.launcher.machine import count_cpus, count_gpus
 from everstep.launcher.node import ENDING_SIGNALS, worker_command
 from everstep.launcher.starter import Starter
 from everstep.launcher.torchrun_options import parse_num_workers
+from everstep.record.log_masks import LEAST_CHARS, too_short
 from everstep.retry import patiently
 from everstep.storage import private_file
 from everstep.storage.shared_folder import SharedFolder
@@ -93,6 +94,7 @@ def run_node(options: SubmittedNodeOptions, say: Say) -> int:
             signals=(*ENDING_SIGNALS, signal.SIGURG),
             shutdown_s=order.grace_s,
             heartbeat_s=float(order.policy.get("heartbeat_s", 1.0)),
+            hidden=_hidden(order, say),
         )
         return run_agent(node, starter, token, check_by=policy_of(order) if order.wants_check else None)
 
@@ -129,6 +131,14 @@ def _secrets() -> Mapping[str, str]:
 
         found.update(read_secrets(in_vault, env.value(env.OCI_ENDPOINT) or ""))
     return found
+
+
+def _hidden(order: NodeOrder, say: Say) -> tuple[str, ...]:
+    """Values that no log shows. The platform has set them as variables, or we have."""
+    values = {name: value for name in order.secrets if (value := env.value(name))}
+    if short := too_short(values.items()):
+        say(f"secrets {', '.join(short)}: fewer than {LEAST_CHARS} characters cannot be masked in logs")
+    return tuple(values.values())
 
 
 def forget_secrets(say: Say) -> None:

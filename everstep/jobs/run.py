@@ -21,6 +21,7 @@ from everstep.launcher.decisions import Verdict
 from everstep.launcher.display import JobDisplay
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.local_worker import LocalWorker
+from everstep.launcher.log_sender import LogSender
 from everstep.launcher.logs import FilteredCopy, tail
 from everstep.launcher.node import NodeSpec
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
@@ -29,7 +30,11 @@ from everstep.launcher.summary import LastWords, failure_report, summary
 from everstep.launcher.torchrun_options import parse_ranks, parse_signals, parse_streams, parse_texts
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.process import ENDED
+from everstep.record.log_masks import Masks
 from everstep.wire import Policy
+from everstep.wire.tokens import parse_tokens
+
+_SEND_S = 5.0  # for the last lines, at the end of a node
 
 
 def run_job(
@@ -154,11 +159,19 @@ def _run_node(node: NodeSpec, display: JobDisplay, starter: Starter, token: Path
             return checked.exit_code
         node = replace(node, fitness=checked.fitness)
 
-    def follow(worker: LocalWorker) -> None:
-        place, child = worker.place, worker.child
-        display.follow(place.worker, place.local_rank, worker.files, lambda: child.state != ENDED)
+    with _log_sender(node, display) as sender:
 
-    verdict = Agent(node, starter, say=display.say, on_worker=follow, on_end=display.flush).run()
+        def follow(worker: LocalWorker) -> None:
+            place, child = worker.place, worker.child
+            display.follow(place.worker, place.local_rank, worker.files, lambda: child.state != ENDED)
+            rank = place.order.first_rank + place.local_rank
+            sender.follow(place.worker, worker.files, rank=rank, is_alive=lambda: child.state != ENDED)
+
+        def finish() -> None:
+            display.flush()
+            sender.close(_SEND_S)
+
+        verdict = Agent(node, starter, say=display.say, on_worker=follow, on_end=finish).run()
     display.close()
     _report(verdict, display, node.directory)
     run_record.update(
@@ -170,6 +183,22 @@ def _run_node(node: NodeSpec, display: JobDisplay, starter: Starter, token: Path
         elapsed_s=round(display.elapsed_s, 1),
     )
     return verdict.exit_code
+
+
+def _log_sender(node: NodeSpec, display: JobDisplay) -> LogSender:
+    """What workers print, and what is said here, also goes to the coordinator; no secret does."""
+    tokens = env.read_token(node.token_file)
+    masks = Masks([*node.hidden, *(token.word for token in parse_tokens(tokens))])
+    display.hide(masks)
+    sender = LogSender(
+        lambda: Coordinator(node.coordinator_url, tokens, node.job),
+        agent=node.agent,
+        directory=node.directory,
+        masks=masks,
+        say=display.say,
+    )
+    display.repeat_to(sender.note)
+    return sender
 
 
 def _state(verdict: Verdict) -> str:

@@ -361,7 +361,7 @@ def worker_lines(record: JobRecord, *, rank: int | None, worker: str | None, fol
 
 def training(record: JobRecord) -> TrainingStatus | None:
     """None: its coordinator cannot be reached from here."""
-    with _coordinator(record) as coordinator:
+    with coordinator_of(record) as coordinator:
         if coordinator is None:
             return None
         reports = coordinator.metrics(since=-_NEWEST_REPORTS, limit=_NEWEST_REPORTS).reports
@@ -424,7 +424,7 @@ def _status_if_known(record: JobRecord) -> JobStatus:
 def _ranks(record: JobRecord) -> Mapping[str, int]:
     """By worker, as long as the coordinator answers."""
     try:
-        with _coordinator(record) as coordinator:
+        with coordinator_of(record) as coordinator:
             workers = coordinator.view().workers if coordinator is not None else []
             return {each.worker: each.rank for each in workers if each.rank >= 0}
     except EverstepError:
@@ -432,7 +432,7 @@ def _ranks(record: JobRecord) -> Mapping[str, int]:
 
 
 @contextmanager
-def _coordinator(record: JobRecord) -> Iterator[Coordinator | None]:
+def coordinator_of(record: JobRecord) -> Iterator[Coordinator | None]:
     with platform_of(record.platform).coordinator(record) as found:
         if found is None:
             yield None

@@ -32,6 +32,7 @@ from everstep.launcher.progress import (
 )
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
 from everstep.launcher.worker_files import WorkerFiles
+from everstep.record.log_masks import Masks
 from everstep.storage import private_file
 
 log = logging.getLogger("everstep")
@@ -69,6 +70,8 @@ class JobDisplay:
         self._events: Follower | None = None
         self._pace, self._generation = StepPace(), GenerationLine()
         self._goodput, self._training = Goodput(), ScriptProgress()
+        self._masks = Masks()
+        self._repeat: Callable[[str], None] = lambda line: None
         self._waits_for: str | None = None  # the last line about workers that wait
         self._drawn_at = float("-inf")
         self._flushes: deque[threading.Event] = deque()
@@ -94,8 +97,17 @@ class JobDisplay:
         self._is_closing.set()
         self._thread.join(_PATIENCE_S)
 
+    def hide(self, masks: Masks) -> None:
+        """Show none of these values."""
+        self._masks = masks
+
+    def repeat_to(self, repeat: Callable[[str], None]) -> None:
+        """Pass on what is said from now on."""
+        self._repeat = repeat
+
     def say(self, line: str) -> None:
         """One event, for people; also after `close`."""
+        self._repeat(line)
         self._said.append(f"everstep: {line}")
         if self._is_closing.is_set() and not self._thread.is_alive():
             self._console.print(err=[self._said.popleft()])
@@ -164,7 +176,7 @@ class JobDisplay:
 
     def _lines_of(self, stream: _Stream, *, is_over: bool) -> list[str]:
         new = stream.follower.last_lines() if is_over else stream.follower.new_lines()
-        lines = [f"[{stream.worker}] {line}" for line in new]
+        lines = [f"[{stream.worker}] {self._masks.apply_text(line)}" for line in new]
         if stream.number in self._copies:
             self._copies[stream.number].add(lines)
         return lines if stream.is_shown else []

@@ -22,7 +22,7 @@ def tail(path: Path, num_lines: int = 20) -> list[str]:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _TAIL_BYTES))
-            return [_shown(line) for line in file.read(_TAIL_BYTES).splitlines()[-num_lines:]]
+            return [shown_line(line) for line in file.read(_TAIL_BYTES).splitlines()[-num_lines:]]
     except FileNotFoundError:
         return []
 
@@ -45,7 +45,7 @@ class Follower:
         if not data:
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [_shown(line) for line in lines]
+        return [shown_line(line) for line in lines]
 
     def last_lines(self) -> list[str]:
         """The rest, including an unfinished last line; then closed."""
@@ -53,7 +53,7 @@ class Follower:
         while more := self.new_lines():
             lines += more
         if self._rest:
-            lines.append(_shown(self._rest))
+            lines.append(shown_line(self._rest))
         self._file.close()
         return lines
 
@@ -72,7 +72,7 @@ class FilteredCopy:
             file.write("".join(f"{line}\n" for line in chosen).encode())
 
 
-def _shown(line: bytes) -> str:
+def shown_line(line: bytes) -> str:
     # A progress bar redraws its line by "\r": only what would be seen at its end is shown.
     return _decoded(line).rstrip("\r").rpartition("\r")[2]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from everstep import env
@@ -39,6 +39,7 @@ class NodeSpec:
     is_local_rank_virtual: bool = False  # each worker sees one GPU, as number 0
     signals: tuple[int, ...] = ENDING_SIGNALS  # ask the agent to end
     fitness: Fitness | None = None  # what its check found, if there was one
+    hidden: tuple[str, ...] = field(default=(), repr=False)  # values of secrets, masked in what is shown and sent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

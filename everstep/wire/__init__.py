@@ -7,6 +7,7 @@ All under `/v1/jobs/{job}`; every call carries a bearer token. Knows nothing of 
 from everstep.wire.agents import *
 from everstep.wire.encoding import *
 from everstep.wire.jobs import *
+from everstep.wire.logs import *
 from everstep.wire.membership import *
 from everstep.wire.metrics import *
 from everstep.wire.policy import *

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 from everstep import wire
-from everstep.wire.bounds import MAX_INT, Bounds, Count, PathName
+from everstep.wire.bounds import MAX_INT, Bounds, Count, CountOrNone, Name, PathName
+from everstep.wire.logs import MAX_CONTEXT, MAX_LINES, MAX_WAIT_S, MaybeTime, SearchText
 from everstep.wire.metrics import MOST_REPORTS
 from everstep.wire.tokens import READ_ONLY, USER, WORKER
 
@@ -208,6 +209,28 @@ class Operations:
         limit: Annotated[int, Bounds(ge=1, le=MOST_REPORTS)] = 100,
     ) -> wire.MetricsView:
         """Get the reports after `since` (a view's `last`), oldest first; a negative `since` gets the newest ones."""
+
+    @operation("POST", f"{_AGENT}/logs", WORKER)
+    def send_logs(self, agent: PathName, message: wire.LogChunks) -> wire.LogsKept:
+        """Agent: send chunks of what workers printed, kept before the reply. Reply: where to continue."""
+
+    @operation("GET", f"{_JOB}/logs", READ_ONLY)
+    def logs(
+        self,
+        cursor: Name = "",
+        limit: Annotated[int, Bounds(ge=1, le=MAX_LINES)] = 1000,
+        worker: Name = "",
+        rank: CountOrNone = -1,
+        node: Name = "",
+        level: Annotated[int, Bounds(ge=0, le=50)] = 0,
+        since: MaybeTime = -1,
+        until: MaybeTime = -1,
+        text: SearchText = "",
+        regex: SearchText = "",
+        context: Annotated[int, Bounds(ge=0, le=MAX_CONTEXT)] = 0,
+        wait_s: Annotated[float, Bounds(ge=0, le=MAX_WAIT_S)] = 0,
+    ) -> wire.LogsView:
+        """Get lines of the job's output that match, after `cursor` (a view's `next`). Held up to `wait_s` if none."""
 
 
 def declared(operations: type[Operations]) -> tuple[Operation, ...]:

@@ -161,6 +161,26 @@ class Policy:
         least=1,
         section="shards",
     )
+    log_mb: int = setting(
+        1024,
+        "Keep at most this many MB of the job's output at the coordinator",
+        details="Counted before compression. The oldest lines are dropped first, and `everstep logs` says how many",
+        least=1,
+        most=1 << 20,
+        section="logs",
+    )
+    log_days: float = setting(
+        30.0, "Drop lines of the job's output from the coordinator after this many days", above=0, section="logs"
+    )
+    node_log_mb: int = setting(
+        1024,
+        "Keep at most this many MB of each log file of a worker on its node",
+        details="The space of older lines is freed. Lines that were not sent to the coordinator before are counted as "
+        "dropped",
+        least=1,
+        most=1 << 20,
+        section="logs",
+    )
 
 
 def policy_problems(policy: Policy) -> Iterator[str]:

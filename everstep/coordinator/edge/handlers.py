@@ -21,6 +21,7 @@ from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import SHA256
 from everstep.coordinator.service import Service
 from everstep.errors import UNKNOWN, Refused
+from everstep.record.log_search import log_query
 
 
 @dataclass(slots=True)
@@ -102,3 +103,30 @@ async def report_metrics(call: HttpCall, message: wire.MetricReports) -> None:
 
 async def metrics(call: HttpCall, since: int = 0, limit: int = 100) -> wire.MetricsView:
     return await call.service.metrics(call.job_name, since, limit)
+
+
+async def send_logs(call: HttpCall, agent: str, message: wire.LogChunks) -> wire.LogsKept:
+    return await call.service.logs.keep(call.job, agent, message)
+
+
+async def logs(
+    call: HttpCall,
+    cursor: str = "",
+    limit: int = 1000,
+    worker: str = "",
+    rank: int = -1,
+    node: str = "",
+    level: int = 0,
+    since: float = -1,
+    until: float = -1,
+    text: str = "",
+    regex: str = "",
+    context: int = 0,
+    wait_s: float = 0,
+) -> wire.LogsView:
+    query = log_query(
+        worker=worker, rank=rank, node=node, level=level, since=since, until=until, text=text, regex=regex
+    )
+    return await call.service.logs.read(
+        call.job_name, query, cursor=cursor, limit=limit, context=context, wait_s=wait_s
+    )

@@ -84,6 +84,7 @@ class Store:
     """Used by one thread at a time."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._lock_file: TextIO | None = None
         self._lock_connection: Connection | None = None

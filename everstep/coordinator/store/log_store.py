@@ -1,0 +1,298 @@
+"""Keep what jobs print: chunks as agents send them, packed together later, within the job's bounds.
+
+A database file of its own on SQLite, the same database with connections of its own on PostgreSQL: no heartbeat or lease
+waits for a log. Exactly once: a chunk is kept only if it begins where the worker's kept lines end. Written by one
+thread; read by any (`log_reader`). Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, delete, event, func, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+from everstep.coordinator.store.log_tables import LOG_BLOCKS, LOG_DROPS, LOG_TABLES, LOG_WRITERS
+from everstep.coordinator.store.store import StoreError
+from everstep.errors import UsageError
+from everstep.record import log_chunk
+from everstep.record.log_chunk import MAX_CHUNK_BYTES, Chunk
+from everstep.record.log_trigrams import build_filter
+from everstep.storage import private_file
+
+MAX_SMALL = 128  # blocks that wait to be packed together, and are searched without a filter
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewLines:
+    """A chunk to be kept."""
+
+    worker: str
+    node: str
+    rank: int
+    first_line: int
+    stdout: int
+    stderr: int
+    dropped_lines: int
+    dropped_bytes: int
+    chunk: Chunk
+    data: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogBounds:
+    max_bytes: int
+    days: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriterPosition:
+    next_line: int = 0
+    stdout: int = 0
+    stderr: int = 0
+
+
+@dataclass
+class _JobTotals:
+    """What the table says of a job, in memory for the one thread that writes it."""
+
+    last_number: int = 0
+    num_bytes: int = 0
+    small: list[tuple[int, int]] = field(default_factory=list)  # number and bytes of blocks to be packed together
+
+
+def logs_url(store_url: str) -> str:
+    """Where the log of a store is."""
+    if "://" not in store_url:
+        store_url = f"sqlite:///{Path(store_url).absolute()}"
+    if store_url.startswith("sqlite"):
+        path = store_url.partition(":///")[2]
+        return "sqlite://" if path in ("", ":memory:") else f"sqlite:///{logs_path(Path(path))}"
+    return store_url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+def logs_path(store: Path) -> Path:
+    """coordinator.db: coordinator-logs.db."""
+    return store.with_name(f"{store.stem}-logs{store.suffix}")
+
+
+def open_engine(url: str) -> Engine:
+    if not url.startswith("sqlite"):
+        return create_engine(url, pool_size=4, max_overflow=4, pool_pre_ping=True)
+    path = url.partition(":///")[2]
+    if not path:
+        return create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+    if not os.path.exists(path):
+        os.close(private_file.descriptor(path, os.O_WRONLY))
+    engine = create_engine(url, connect_args={"check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        # A machine that loses its power may lose the last lines; agents still have them and send them again.
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    return engine
+
+
+class LogStore:
+    """Written by one thread at a time."""
+
+    def __init__(self, store_url: str) -> None:
+        self._totals: dict[str, _JobTotals] = {}
+        try:
+            self.engine = open_engine(logs_url(store_url))
+            LOG_TABLES.create_all(self.engine)
+        except SQLAlchemyError as error:
+            raise UsageError(f"cannot open the log's store: {_words(error)}", code="log-store-not-opened") from None
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def keep(
+        self, job: str, lines: Sequence[NewLines], asks: Sequence[str], bounds: LogBounds
+    ) -> dict[str, WriterPosition]:
+        """Keep what continues the kept lines of its worker; ignore all else. Returns the positions of all workers
+        that occur."""
+        with self._writing() as connection:
+            positions = self._positions(connection, job, {each.worker for each in lines} | set(asks))
+            totals = self._totals.get(job) or _load_totals(connection, job)
+            kept, number = list[NewLines](), totals.last_number
+            small, rows = list(totals.small), list[dict[str, Any]]()
+            for each in lines:
+                at = positions[each.worker]
+                if each.first_line - each.dropped_lines != at.next_line:
+                    continue
+                number += 1
+                row = _block(job, [_part(number, each)], each.chunk, each.data, bounds)
+                next_line = each.first_line + each.chunk.num_lines
+                positions[each.worker] = WriterPosition(next_line=next_line, stdout=each.stdout, stderr=each.stderr)
+                kept.append(each)
+                rows.append(row)
+                small.append((number, row["num_bytes"]))
+            if rows:
+                connection.execute(insert(LOG_BLOCKS), rows)
+                _save_positions(connection, job, {each.worker: (each.node, positions[each.worker]) for each in kept})
+                _count_node_drops(connection, job, kept)
+        num_bytes = totals.num_bytes + sum(row["num_bytes"] for row in rows)
+        self._totals[job] = _JobTotals(last_number=number, num_bytes=num_bytes, small=small)  # once it is durable
+        return positions
+
+    def tidy(self, job: str, bounds: LogBounds, *, is_all: bool = False) -> None:
+        """Pack small blocks together, and drop the oldest beyond the bound. `is_all`: the few that wait, too."""
+        totals = self._totals.get(job)
+        if totals is None:
+            return
+        waiting = sum(num_bytes for _, num_bytes in totals.small)
+        if waiting >= MAX_CHUNK_BYTES or len(totals.small) >= MAX_SMALL or (is_all and totals.small):
+            self._pack(job, totals, bounds)
+        if totals.num_bytes > bounds.max_bytes:
+            self._drop_oldest(job, totals, bounds)
+
+    def drop_expired(self, now: float) -> None:
+        """Of all jobs."""
+        is_old = LOG_BLOCKS.c.expires_at < now
+        counted = (LOG_BLOCKS.c.job, func.sum(LOG_BLOCKS.c.num_lines), func.sum(LOG_BLOCKS.c.num_bytes))
+        with self._writing() as connection:
+            gone = connection.execute(select(*counted).where(is_old).group_by(LOG_BLOCKS.c.job)).all()
+            connection.execute(delete(LOG_BLOCKS).where(is_old))
+            for job, num_lines, num_bytes in gone:
+                _add_drops(connection, job, old_lines=num_lines, old_bytes=num_bytes)
+        for job, _, _ in gone:
+            self._totals.pop(job, None)  # to be read again
+
+    # --- packing and bounds ---
+
+    def _pack(self, job: str, totals: _JobTotals, bounds: LogBounds) -> None:
+        for group in _groups(totals.small):
+            with self._writing() as connection:
+                ours = (LOG_BLOCKS.c.job == job, LOG_BLOCKS.c.number.between(group[0], group[-1]))
+                found = connection.execute(select(LOG_BLOCKS).where(*ours).order_by(LOG_BLOCKS.c.number)).mappings()
+                rows = list(found)
+                if not rows:
+                    continue
+                chunk = log_chunk.join(log_chunk.unpack(row["data"]) for row in rows)
+                parts = [part for row in rows for part in json.loads(row["parts"])]
+                packed = _block(job, parts, chunk, chunk.pack() if len(rows) > 1 else rows[0]["data"], bounds)
+                packed["filter"] = build_filter(chunk.text)
+                connection.execute(delete(LOG_BLOCKS).where(*ours))
+                connection.execute(insert(LOG_BLOCKS), [packed])
+        totals.small.clear()
+
+    def _drop_oldest(self, job: str, totals: _JobTotals, bounds: LogBounds) -> None:
+        ours, number = LOG_BLOCKS.c.job == job, LOG_BLOCKS.c.number
+        facts = select(number, LOG_BLOCKS.c.num_bytes, LOG_BLOCKS.c.num_lines).where(ours).order_by(number)
+        with self._writing() as connection:
+            num_bytes = num_lines = last = 0
+            for row in connection.execute(facts):
+                if totals.num_bytes - num_bytes <= bounds.max_bytes:
+                    break
+                last, num_bytes, num_lines = row.number, num_bytes + row.num_bytes, num_lines + row.num_lines
+            connection.execute(delete(LOG_BLOCKS).where(ours, number <= last))
+            _add_drops(connection, job, old_lines=num_lines, old_bytes=num_bytes)
+        totals.num_bytes -= num_bytes
+        totals.small = [each for each in totals.small if each[0] > last]
+
+    def _positions(self, connection: Connection, job: str, workers: set[str]) -> dict[str, WriterPosition]:
+        columns = (LOG_WRITERS.c.worker, LOG_WRITERS.c.next_line, LOG_WRITERS.c.stdout, LOG_WRITERS.c.stderr)
+        query = select(*columns).where(LOG_WRITERS.c.job == job, LOG_WRITERS.c.worker.in_(sorted(workers)))
+        found = {
+            worker: WriterPosition(next_line=next_line, stdout=stdout, stderr=stderr)
+            for worker, next_line, stdout, stderr in connection.execute(query)
+        }
+        return {worker: found.get(worker, WriterPosition()) for worker in workers}
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        try:
+            with self.engine.begin() as connection:
+                yield connection
+        except (SQLAlchemyError, OverflowError) as error:
+            raise StoreError(f"the log's store did not keep a change: {_words(error)}", code="log-not-kept") from None
+
+
+def _load_totals(connection: Connection, job: str) -> _JobTotals:
+    ours, number, num_bytes = LOG_BLOCKS.c.job == job, LOG_BLOCKS.c.number, LOG_BLOCKS.c.num_bytes
+    last, total = connection.execute(select(func.max(number), func.sum(num_bytes)).where(ours)).one()
+    small = select(number, num_bytes).where(ours, LOG_BLOCKS.c.filter.is_(None)).order_by(number)
+    waiting = [(row.number, row.num_bytes) for row in connection.execute(small)]
+    # Numbers only ever grow, also after all blocks were dropped: readers compare them.
+    first = 0 if last is not None else time.time_ns() // 1000
+    return _JobTotals(last_number=int(last or first), num_bytes=int(total or 0), small=waiting)
+
+
+def _groups(small: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Numbers of blocks that fit into one."""
+    group, num_bytes = list[int](), 0
+    for number, size in small:
+        if group and num_bytes + size > MAX_CHUNK_BYTES:
+            yield group
+            group, num_bytes = [], 0
+        group.append(number)
+        num_bytes += size
+    if group:
+        yield group
+
+
+def _part(number: int, lines: NewLines) -> list[Any]:
+    """As `record.log_search.LogPart` has it."""
+    return [number, lines.worker, lines.rank, lines.first_line, lines.chunk.num_lines]
+
+
+def _block(job: str, parts: Sequence[Any], chunk: Chunk, data: bytes, bounds: LogBounds) -> dict[str, Any]:
+    times = chunk.times
+    last_time = max(times) / 1000
+    return {
+        "job": job,
+        "number": parts[-1][0],
+        "first_number": parts[0][0],
+        "num_lines": chunk.num_lines,
+        "num_bytes": len(chunk.text),
+        "top_level": max(level & 0x7F for level in chunk.levels),
+        "first_time": min(times) / 1000,
+        "last_time": last_time,
+        "expires_at": last_time + bounds.days * DAY_S,
+        "workers": f" {' '.join(sorted({part[1] for part in parts}))} ",
+        "filter": None,
+        "parts": json.dumps(parts, separators=(",", ":")),
+        "data": data,
+    }
+
+
+def _save_positions(connection: Connection, job: str, positions: Mapping[str, tuple[str, WriterPosition]]) -> None:
+    names = LOG_WRITERS.c.job == job, LOG_WRITERS.c.worker.in_(sorted(positions))
+    connection.execute(delete(LOG_WRITERS).where(*names))
+    rows = [
+        {"job": job, "worker": name, "node": node, "next_line": at.next_line, "stdout": at.stdout, "stderr": at.stderr}
+        for name, (node, at) in positions.items()
+    ]
+    connection.execute(insert(LOG_WRITERS), rows)
+
+
+def _count_node_drops(connection: Connection, job: str, lines: Sequence[NewLines]) -> None:
+    num_lines, num_bytes = sum(each.dropped_lines for each in lines), sum(each.dropped_bytes for each in lines)
+    if num_lines or num_bytes:
+        _add_drops(connection, job, node_lines=num_lines, node_bytes=num_bytes)
+
+
+def _add_drops(connection: Connection, job: str, **added: int) -> None:
+    if not any(added.values()):
+        return
+    ours = LOG_DROPS.c.job == job
+    more = {name: LOG_DROPS.c[name] + value for name, value in added.items()}
+    if connection.execute(update(LOG_DROPS).where(ours).values(more)).rowcount == 0:
+        row: dict[str, Any] = {"job": job, "old_lines": 0, "old_bytes": 0, "node_lines": 0, "node_bytes": 0}
+        connection.execute(insert(LOG_DROPS), [{**row, **added}])
+
+
+def _words(error: Exception) -> str:
+    """Without the statement, its values or the URL."""
+    return str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()[0]

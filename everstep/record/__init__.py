@@ -1,0 +1,1 @@
+"""The record of a job: what it printed, in chunks that can be searched. Pure, and without torch."""

@@ -1,0 +1,130 @@
+"""`everstep logs`: the same for a job that runs, one that is over, and a coordinator elsewhere; without secrets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+import yaml
+
+from everstep.record.log_chunk import unpack
+from lab.command import EVERSTEP, Command, Shell, until
+
+SECRET = "hunter2hunter2"
+SCRIPT = """
+import base64, logging, os, pathlib, sys, time
+secret = os.environ["PASSWORD"]
+for number in range(40):
+    print(f"step {number}", flush=True)
+logging.basicConfig(format="%(asctime)s %(levelname)s: %(name)s: %(message)s")
+logging.getLogger("train").warning("password %s, base64 %s", secret, base64.b64encode(secret.encode()).decode())
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+print("enough", flush=True)
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return Shell(tmp_path, EVERSTEP_HOME=str(tmp_path / "home"), PASSWORD=SECRET, EVERSTEP_NURSERY="off")
+
+
+def errors_of(shell: Shell, *words: str, is_good: bool) -> str:
+    assert shell.type(*words, is_good=is_good) == ""
+    return shell.last.stderr
+
+
+def steps(output: str) -> list[str]:
+    return [line for line in output.splitlines() if "step " in line]
+
+
+def kept_text(database: Path) -> str:
+    with sqlite3.connect(database) as connection:
+        return "".join(unpack(data).text.decode() for (data,) in connection.execute("select data from log_blocks"))
+
+
+def test_a_submitted_job_is_searched_while_it_runs_and_when_it_is_over(shell: Shell, tmp_path: Path) -> None:
+    job = {
+        "entrypoint": ["train.py", str(tmp_path / "enough"), "0"],
+        "platform": "local",
+        "secrets": {"PASSWORD": "env:PASSWORD"},
+        "checkpoint": f"file://{tmp_path}/saved",
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    job_id = yaml.safe_load(shell.type("run", "-f", "job.yaml"))["everstep"]["id"]
+    with Command(*EVERSTEP, "logs", job_id, "--follow", folder=tmp_path, **shell.env) as follower:
+        follower.wait_said(r"node-0 \| \[w0\] step 39")
+        follower.wait_said("WARNING: train: password")
+        until(lambda: "password" in shell.type("logs", job_id, "--level", "warning"))
+
+        assert steps(shell.type("logs", job_id, "--rank", 0)) == [f"[w0] step {number}" for number in range(40)]
+        assert steps(shell.type("logs", job_id, "--grep", "step 1", "--worker", "w0")) == [
+            f"[w0] step {number}" for number in (1, *range(10, 20))
+        ]
+        around = shell.type("logs", job_id, "--regex", "^step 2$", "--context", 1).splitlines()
+        assert [line.partition(" | ")[2] for line in around] == ["[w0] step 1", "[w0] step 2", "[w0] step 3"]
+        (tmp_path / "enough").touch()
+        shell.type("watch", job_id)
+        follower.until(lambda: follower.process.wait(0) is not None, "its end")
+        said = follower.said
+    assert said.count("step 39") == said.count("enough") == 1
+
+    folder = tmp_path / "runs" / job_id
+    warning = shell.type("logs", job_id, "--level", "warning", "--since", "1h")
+    assert "WARNING: train: password ***, base64 ***" in warning
+    assert "everstep: w0 started" in shell.type("logs", job_id, "--node", "node-0")
+    for path in folder.rglob("*"):  # its folder is gone: the copy beside the checkpoints is there
+        if path.name.startswith("coordinator-logs"):
+            path.unlink()
+    assert steps(shell.type("logs", job_id, "--worker", "w0")) == [f"[w0] step {number}" for number in range(40)]
+
+    shown = [said, warning, (folder / "job.log").read_text(), *(path.read_text() for path in folder.glob("node-*.log"))]
+    kept = kept_text(tmp_path / "saved" / "record" / job_id / "coordinator-logs.db")
+    assert "step 39" in kept
+    for text in (*shown, kept):
+        assert SECRET not in text
+        assert base64.b64encode(SECRET.encode()).decode().rstrip("=") not in text
+
+
+def test_a_run_that_failed_has_its_log(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "enough").touch()
+    shell.type("run", "--job", "trial", "train.py", tmp_path / "enough", 3, is_good=False)
+
+    assert steps(shell.type("logs", "trial")) != []
+    assert "step 7" in shell.type("logs", "trial", "--grep", "step 7")
+    assert "no line matches" in errors_of(shell, "logs", "trial", "--grep", "nothing of the kind", is_good=True)
+    assert "w0 ended: exit code 3" in shell.type("logs", "trial", "--regex", "ended: .*3")
+
+
+def test_a_job_of_a_standing_coordinator_has_its_log_there(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "enough").touch()
+    serve = ("serve", "--port", 0, "--store", "store.db", "--token-file", "token", "--ready-file", "url")
+    with Command(*EVERSTEP, *serve, folder=tmp_path, **shell.env):
+        until(lambda: (tmp_path / "url").exists())
+        there = ("--coordinator", (tmp_path / "url").read_text().strip(), "--token-file", "token")
+        shell.type("run", *there, "--job", "one", "train.py", tmp_path / "enough", 0)
+
+        assert len(steps(shell.type("logs", "one", *there))) == 40
+        assert "no line matches" in errors_of(shell, "logs", "one", *there, "--level", "critical", is_good=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--rank", "0", "--worker", "w0"], "--rank and --worker"),
+        (["--level", "loud"], "one of debug, info"),
+        (["--since", "yesterday"], "not a time"),
+        (["--regex", "("], "not a regular expression"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(words: list[str], sentence: str, shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "x"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"job": "x", "state": "finished"}))
+    (folder / "coordinator-logs.db").touch()
+    assert sentence in errors_of(shell, "logs", "x", *words, is_good=False)

@@ -35,11 +35,12 @@ from everstep.coordinator.roster.facts import (
 from everstep.coordinator.roster.health import CUT_S
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.signs import LONGEST_WATCH_S, WorkerSigns, report_interval_s
-from everstep.coordinator.store.store import Store, StoreError
+from everstep.coordinator.store.store import Store
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
 from everstep.errors import Refused
 from everstep.events import emit
+from everstep.storage.database import StoreError
 from everstep.wire.limits import check_nodes, check_workers
 
 log = logging.getLogger(__name__)

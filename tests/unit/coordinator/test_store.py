@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.coordinator.store.store import Store, StoreTaken, restored
+from everstep.coordinator.store.store import Store, restored
 from everstep.errors import UsageError
+from everstep.storage.database import StoreTaken
 
 
 @pytest.fixture

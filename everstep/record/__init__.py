@@ -1,0 +1,1 @@
+"""The record of a job: its metrics, from the script that reports them to the rows that are kept and drawn."""

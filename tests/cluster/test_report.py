@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from lab import guide
-from lab.command import ROOT, everstep
+from lab.command import everstep
 
 SCRIPT = Path(__file__).parent / "scripts" / "report.py"
 PLAINLY = {"EVERSTEP_NURSERY": "off"}  # it needs no torch
@@ -37,6 +37,6 @@ def test_a_plain_script_reports_and_what_it_trains_again_replaces_the_old(tmp_pa
     unknown = everstep("metrics", "plain", "accuracy", folder=tmp_path)
     assert unknown.returncode != 0 and "there are loss, rank" in unknown.stderr
 
-    (page,) = guide.blocks((ROOT / "docs" / "metrics.md").read_text())
+    (page,) = guide.blocks("../metrics.md", "bash")
     said = guide.type_in(page.replace("JOB", "plain"), tmp_path, {})
     assert "step,time,value" in said and '"num_points": 8' in said

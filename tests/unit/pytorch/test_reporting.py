@@ -72,7 +72,7 @@ def test_a_fit_is_told_line_by_line(tmp_path):
         {"accuracy": 0.9}, {"confusion": [[1.0, 0.0], [0.0, 1.0]], "is_best": True},
     )  # fmt: skip
     assert told[5].details == {
-        "reason": "reached Batch(100)", "best": {"uuid": UUID, "batches": 50, "value": 0.9}, "epochs": 1,
+        "reason": "reached Batch(100)", "best": {"uuid": UUID, "batches": 50, "value": 0.9}, "epochs": 2,
         "records": 6400,
     }  # fmt: skip
     assert stat.S_IMODE((tmp_path / "metrics.jsonl").stat().st_mode) == 0o600

@@ -1,6 +1,6 @@
 """How many points of metrics a coordinator keeps per second, and what that costs heartbeats.
 
-One coordinator process on loopback with 200 simulated workers: each watches, which is its heartbeat, and leases samples.
+One coordinator process on loopback with 200 simulated workers: each watches, which is its heartbeat, and leases.
 First without metrics, then while 16 of them report as fast as they are answered: every call has 50 reports of 10
 metrics, durable before the reply. A heartbeat's figure is how late its answer is. Then a series of a million points,
 which was there before, is fetched for a plot of 1,000 columns, ready as lists. On SQLite, and with --postgresql there

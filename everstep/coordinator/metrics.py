@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 from everstep import wire
 from everstep.coordinator.roster.facts import Roster
 from everstep.coordinator.vital_tasks import die
-from everstep.errors import Refused
+from everstep.errors import UNKNOWN, Refused
 from everstep.record.commits import CommitThread
 from everstep.record.store import MetricStore, Window
 from everstep.record.views import series_list, series_window
@@ -37,7 +38,15 @@ class Metrics:
                     f"generation {each.generation} does not exist; the latest is {latest}",
                     code="report-generation-ahead",
                 )
-        call = Incoming(roster.job, roster.worker(worker).attempt, reports)
+        return await self._keep(Incoming(roster.job, roster.worker(worker).attempt, reports))
+
+    async def report_node(self, roster: Roster, agent: str, reports: list[wire.MetricReport]) -> wire.MetricsKept:
+        """Time, not training, orders what nodes report."""
+        if agent not in roster.nodes:
+            raise Refused(f"there is no node {agent}", status=UNKNOWN, code="node-unknown")
+        return await self._keep(Incoming(roster.job, -1, [replace(each, generation=0) for each in reports]))
+
+    async def _keep(self, call: Incoming) -> wire.MetricsKept:
         try:
             kept = await asyncio.wrap_future(self._commits.submit(call))
         except StoreTaken as error:

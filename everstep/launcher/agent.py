@@ -42,6 +42,7 @@ from everstep.launcher.reporting import AgentReporter
 from everstep.launcher.saver_process import SaverProcess
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
+from everstep.launcher.system_metrics import SystemSampler
 from everstep.process import RUNNING, STOPPED, Exit, Orphans, ending_code
 from everstep.storage import private_file
 from everstep.wire import (
@@ -103,6 +104,7 @@ class Agent:
             on_view=lambda view: loop.post(lambda: self._tell_wait(view)),
         )
         self._workers: dict[str, LocalWorker] = {}
+        self._system = SystemSampler(self._connect, node.agent, self._pids)
         self._ends: list[WorkerEnd] = []
         self._awaited: dict[str, WorkerRanks] = {}  # requests for replacements under way: the place that each is for
         self._refused: set[str] = set()  # workers for which no restart was left
@@ -126,6 +128,7 @@ class Agent:
                 self._probe.open()
                 self._saver.open()
                 self._reporter.open()
+                self._system.open()
                 if os.getpid() == 1:  # in a container, without an init
                     self._reap(Orphans())
                 while not self._is_done:
@@ -135,6 +138,7 @@ class Agent:
                 self._starter.close()
                 self._saver.close()
                 self._on_end()
+                self._system.close()
                 self._reporter.report_leaving("its work is done")
                 self._reporter.close(_FAREWELL_S)
                 self._probe.close()
@@ -153,6 +157,10 @@ class Agent:
         """Nothing is left to run, and nothing will come: the job is over, or continues without this node."""
         has_left = self._is_regrouping and self._attempt >= 0
         return not (self._workers or self._awaited or self._due) and (self._is_ending or has_left)
+
+    def _pids(self) -> dict[str, int]:
+        """Of the workers; also for other threads."""
+        return {name: worker.child.pid for name, worker in self._workers.copy().items()}
 
     def _connect(self) -> Coordinator:
         node = self._node

@@ -10,14 +10,14 @@ import logging
 import math
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import Abandoned, EverstepError
 from everstep.retry import patiently
-from everstep.wire import MetricReport, MetricReports
+from everstep.wire import MetricReport, MetricReports, MetricsKept
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,17 @@ CLOSE_S = 5.0
 def open_sender() -> MetricSender | None:
     """To this job's coordinator; None outside a job."""
     url, token, worker = env.coordinator_url(), env.token(), env.worker()
-    return MetricSender(Coordinator(url, token, env.job()), worker) if url and token and worker else None
+    if not (url and token and worker):
+        return None
+    coordinator = Coordinator(url, token, env.job())
+    return MetricSender(coordinator, partial(coordinator.report_metrics, worker))
 
 
 class MetricSender:
-    """Owns the coordinator's client. Call it with each report, and close it at the end."""
+    """Owns the coordinator's client, whose call is `send`. Call it with each report, and close it at the end."""
 
-    def __init__(self, coordinator: Coordinator, worker: str) -> None:
-        self._coordinator, self._worker = coordinator, worker
+    def __init__(self, coordinator: Coordinator, send: Callable[[MetricReports], MetricsKept]) -> None:
+        self._coordinator, self._call = coordinator, send
         self._waiting: queue.Queue[MetricReport | None] = queue.Queue()  # None, once closed
         self._has_given_up = threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,7 +89,7 @@ class MetricSender:
         if not reports:
             return
         try:
-            send = partial(self._coordinator.report_metrics, self._worker, MetricReports(reports=list(reports)))
+            send = partial(self._call, MetricReports(reports=list(reports)))
             kept = patiently(send, math.inf, stop=self._has_given_up, say=self._say_once)
             self._num_outdated += kept.num_outdated
             self._why_outdated = kept.reason or self._why_outdated

@@ -201,6 +201,10 @@ class Operations:
     def report_metrics(self, worker: PathName, message: wire.MetricReports) -> wire.MetricsKept:
         """Worker: report metrics, durable before the reply; those of an older history do not replace newer ones."""
 
+    @operation("POST", f"{_AGENT}/metrics", WORKER)
+    def report_node_metrics(self, agent: PathName, message: wire.MetricReports) -> wire.MetricsKept:
+        """Agent: report how busy the node and its workers are; no history fences these."""
+
     @operation("GET", f"{_JOB}/series", READ_ONLY)
     def series(
         self, after: Count = 0, limit: Annotated[int, Bounds(ge=1, le=MOST_SERIES)] = MOST_SERIES
@@ -217,7 +221,7 @@ class Operations:
         columns: Annotated[int, Bounds(ge=1, le=MOST_COLUMNS)] = 1000,
         is_full: bool = False,
     ) -> wire.SeriesWindow:
-        """Get steps of a series, to draw in this many columns; `is_full`: every point, and `stop` is where to continue."""
+        """Get steps of a series, to draw in this many columns; `is_full`: all points, and `stop` is where to go on."""
 
     @operation("GET", f"{_JOB}/reports", READ_ONLY)
     def reports(

@@ -102,6 +102,10 @@ async def report_metrics(call: HttpCall, worker: str, message: wire.MetricReport
     return await call.service.metrics.report(call.job.roster, worker, message.reports)
 
 
+async def report_node_metrics(call: HttpCall, agent: str, message: wire.MetricReports) -> wire.MetricsKept:
+    return await call.service.metrics.report_node(call.job.roster, agent, message.reports)
+
+
 async def series(call: HttpCall, after: int = 0, limit: int = MOST_SERIES) -> wire.SeriesList:
     return await call.service.metrics.series(call.job_name, after, limit)
 

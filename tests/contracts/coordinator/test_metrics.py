@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 
 import httpx
 import pytest
@@ -264,8 +265,9 @@ def said(caplog):
 
 
 def sender_for(script) -> MetricSender:
-    coordinator = script.coordinator
-    return MetricSender(Coordinator(coordinator.url, script.play.server.token, coordinator.job), script.worker)
+    given = script.coordinator
+    coordinator = Coordinator(given.url, script.play.server.token, given.job)
+    return MetricSender(coordinator, partial(coordinator.report_metrics, script.worker))
 
 
 def loss(step, value=0.5):

@@ -104,7 +104,9 @@ class Agent:
             on_view=lambda view: loop.post(lambda: self._tell_wait(view)),
         )
         self._workers: dict[str, LocalWorker] = {}
-        self._system = SystemSampler(self._connect, node.agent, self._pids)
+        self._system = SystemSampler(
+            self._connect, node.agent, lambda: {name: each.child.pid for name, each in self._workers.copy().items()}
+        )
         self._ends: list[WorkerEnd] = []
         self._awaited: dict[str, WorkerRanks] = {}  # requests for replacements under way: the place that each is for
         self._refused: set[str] = set()  # workers for which no restart was left
@@ -157,10 +159,6 @@ class Agent:
         """Nothing is left to run, and nothing will come: the job is over, or continues without this node."""
         has_left = self._is_regrouping and self._attempt >= 0
         return not (self._workers or self._awaited or self._due) and (self._is_ending or has_left)
-
-    def _pids(self) -> dict[str, int]:
-        """Of the workers; also for other threads."""
-        return {name: worker.child.pid for name, worker in self._workers.copy().items()}
 
     def _connect(self) -> Coordinator:
         node = self._node

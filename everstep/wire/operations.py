@@ -221,7 +221,7 @@ class Operations:
         columns: Annotated[int, Bounds(ge=1, le=MOST_COLUMNS)] = 1000,
         is_full: bool = False,
     ) -> wire.SeriesWindow:
-        """Get steps of a series, to draw in this many columns; `is_full`: all points, and `stop` is where to go on."""
+        """Get steps of a series, to draw in this many columns; `is_full`: all points; continue at `stop`."""
 
     @operation("GET", f"{_JOB}/reports", READ_ONLY)
     def reports(

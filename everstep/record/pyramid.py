@@ -185,7 +185,7 @@ def unpack(level: int, data: bytes) -> Cells:
     if level == 0:
         return {step: span_of(step, time, value) for step, time, value in _POINT.iter_unpack(data)}
     shift = BITS * level
-    return {(span := Span(*values)).first_step >> shift: span for values in _SPAN.iter_unpack(data)}
+    return {span[0] >> shift: span for span in map(Span._make, _SPAN.iter_unpack(data))}
 
 
 def pack_span(span: Span) -> bytes:

@@ -112,7 +112,7 @@ async def series(call: HttpCall, after: int = 0, limit: int = MOST_SERIES) -> wi
 
 async def series_window(
     call: HttpCall, series: int, *, start: int = 0, stop: int = MAX_INT, columns: int = 1000, is_full: bool = False
-) -> wire.SeriesWindow:
+) -> bytes:
     return await call.service.metrics.window(call.job_name, series, start, stop, columns, is_full=is_full)
 
 

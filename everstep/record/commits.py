@@ -16,8 +16,8 @@ from everstep.record.writing import Incoming
 from everstep.wire import MetricsKept
 
 LINGER_S = 0.05
-ENOUGH_POINTS = 2_000
-MOST_IN_ONE = 10_000  # points of a transaction
+ENOUGH_POINTS = 2_000  # and no call is added to a transaction that has more
+RESTS = 1.0  # as long as it has computed: the thread that answers heartbeats needs the same interpreter
 MOST_WAITING = 200_000
 RETRY_S = 0.5
 
@@ -62,6 +62,7 @@ class CommitThread:
 
     def _run(self) -> None:
         while batch := self._next_batch():
+            began_s = time.thread_time()
             try:
                 answers = self._keep([call for call, _ in batch])
             except BaseException as error:
@@ -70,6 +71,9 @@ class CommitThread:
             else:
                 for (_, future), answer in zip(batch, answers, strict=True):
                     future.set_result(answer)
+            rest_s = RESTS * (time.thread_time() - began_s)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed, rest_s)
 
     def _next_batch(self) -> list[tuple[Incoming, Future[Answer]]]:
         """Empty: closed, and nothing waits."""
@@ -80,7 +84,7 @@ class CommitThread:
                 self._changed.wait_for(lambda: self._num_points >= ENOUGH_POINTS or self._is_closed, max(0.0, rest_s))
             batch: list[tuple[Incoming, Future[Answer]]] = []
             num_points = 0
-            while self._waiting and (not batch or num_points + self._waiting[0][0].num_points <= MOST_IN_ONE):
+            while self._waiting and num_points < ENOUGH_POINTS:
                 call, future, _ = self._waiting.popleft()
                 num_points += call.num_points
                 batch.append((call, future))

@@ -112,7 +112,7 @@ def test_who_lost_the_store_neither_writes_nor_reads(tmp_path, stage):
     (tmp_path / "store.db.lock").unlink()  # as good as on another machine
     second = Store(path)
 
-    for act in (lambda: first.save(None, play.roster), lambda: first.load("play"), lambda: first.save_reports("j", [])):
+    for act in (lambda: first.save(None, play.roster), lambda: first.load("play"), lambda: first.save_ledgers("j", [])):
         with pytest.raises(StoreTaken):
             act()
     assert second.load("play") is not None

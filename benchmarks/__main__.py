@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 NAMES = (
-    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "scale", "leases", "join", "forming",
-    "levels", "sampler", "loader", "controller", "stragglers", "footprint", "checkpoint", "trainer", "submit",
+    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "scale", "leases", "metrics", "join",
+    "forming", "levels", "sampler", "loader", "controller", "stragglers", "footprint", "checkpoint", "trainer",
+    "submit",
 )  # fmt: skip
 
 

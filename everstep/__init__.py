@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         reduce,
         weights_digest,
     )
+    from everstep.record.report import report
 
 _HOMES = {  # public name: the module that defines it
     "AllReduceController": "everstep.controller",
@@ -43,6 +44,7 @@ _HOMES = {  # public name: the module that defines it
     "import_from_path": "everstep.core.import_path",
     "init_process_group": "everstep.native",
     "reduce": "everstep.native",
+    "report": "everstep.record.report",
     "weights_digest": "everstep.native",
 }
 _PACKAGES = ("core", "experimental", "pytorch")
@@ -66,6 +68,7 @@ __all__ = [
     "init_process_group",
     "pytorch",
     "reduce",
+    "report",
     "weights_digest",
 ]
 

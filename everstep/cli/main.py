@@ -16,6 +16,7 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "run": ("run", "Train: run SCRIPT on this machine, or a job file (-f) on any platform."),
     "join": ("run", "Add this node to a running job."),
     "status": ("status", "Show a job, or how it ended."),
+    "metrics": ("metrics", "Show what a job has reported, as a table, CSV or JSON."),
     "doctor": ("doctor", "Check whether this machine, or every node, is ready to train."),
     "checkpoint": ("checkpoint", "List, show, verify, export and prune checkpoints."),
     "serve": ("serve", "Run a coordinator."),

@@ -22,9 +22,9 @@ from everstep.launcher import run_record
 from everstep.launcher.progress import clock
 from everstep.launcher.run_record import RunRecord
 from everstep.settings import setting
-from everstep.wire import JobView, MetricReport
+from everstep.wire import JobView, SeriesView
 
-_LOOK_BACK = 50  # reports, to find the newest of training and of validation
+_POSITION = ("epochs", "records")  # of training: where it is, not what it found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,14 @@ def _print_run(directory: Path, record: RunRecord, token_file: Path | None, *, i
     try:
         if not record.url or record.state in (run_record.FINISHED, run_record.FAILED):
             raise CoordinatorUnreachable("the run is over", code="run-over")
-        view, reports = _ask(record.url, record.job, token_file or directory / "token")
+        view, series = _ask(record.url, record.job, token_file or directory / "token")
     except (CoordinatorUnreachable, Refused):  # refused: by another coordinator, which has the port now
         if is_json:
             print_json(record.as_json() | {"logs": str(directory)})
         else:
             print(outcome(record, directory))
     else:
-        _print(view, reports, is_json=is_json)
+        _print(view, series, is_json=is_json)
 
 
 def outcome(record: RunRecord, directory: Path) -> str:
@@ -91,34 +91,33 @@ def outcome(record: RunRecord, directory: Path) -> str:
     return "; ".join(filter(None, [", ".join(filter(None, parts)), ways_out.get(state), f"logs in {directory}"]))
 
 
-def _ask(url: str, job: str, token_file: Path | None) -> tuple[JobView, Sequence[MetricReport]]:
+def _ask(url: str, job: str, token_file: Path | None) -> tuple[JobView, Sequence[SeriesView]]:
     with closing(Coordinator(url, find_token(token_file), job)) as coordinator:
-        return coordinator.view(), coordinator.metrics(since=-_LOOK_BACK, limit=_LOOK_BACK).reports
+        return coordinator.view(), coordinator.series().series
 
 
-def _print(view: JobView, reports: Sequence[MetricReport], *, is_json: bool) -> None:
+def _print(view: JobView, series: Sequence[SeriesView], *, is_json: bool) -> None:
     if is_json:
-        print_json(as_json(view, reports))
+        print_json(as_json(view, series))
     else:
-        print_training(view, reports)
+        print_training(view, series)
 
 
-def print_training(view: JobView, reports: Sequence[MetricReport]) -> None:
+def print_training(view: JobView, series: Sequence[SeriesView]) -> None:
     console = Console()
     console.print(render(view))
-    if line := newest_line(reports):
+    if line := newest_line(series):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def as_json(view: JobView, reports: Sequence[MetricReport]) -> dict[str, Any]:
-    newest = {each.kind: {"batches": each.batches, **each.metrics} for each in reports}
+def as_json(view: JobView, series: Sequence[SeriesView]) -> dict[str, Any]:
     return {
         "job": view.job,
         "state": state_of(view),
         "reason": view.reason,
         "generation": view.generation,
         "workers": [asdict(worker) for worker in view.workers],
-        "metrics": newest,
+        "metrics": {each.name: {"step": each.last_step, "value": each.last} for each in series},
     }
 
 
@@ -148,19 +147,20 @@ def render(view: JobView) -> Table:
     return table(title, columns, rows, caption=view.reason)
 
 
-def newest_line(reports: Sequence[MetricReport]) -> str:
-    """ "training at batch 300: loss 0.2145 · validation at batch 250: accuracy 0.9312"; empty if there are none."""
-    newest = {each.kind: each for each in reports}
-    return " · ".join(
-        f"{kind} at batch {newest[kind].batches}: {_numbers(newest[kind])}"
-        for kind in ("training", "validation")
-        if kind in newest
-    )
+def newest_line(series: Sequence[SeriesView]) -> str:
+    """ "training at step 300: loss 0.2145 · validation at step 250: accuracy 0.9312"; empty if there are none."""
+    return " · ".join(filter(None, (_newest_of(kind, series) for kind in ("", "training", "validation"))))
 
 
-def _numbers(report: MetricReport) -> str:
-    numbers = {name: value for name, value in report.metrics.items() if isinstance(value, int | float)}
-    return ", ".join(f"{name} {value:.6g}" for name, value in numbers.items()) or "no numbers"
+def _newest_of(kind: str, series: Sequence[SeriesView]) -> str:
+    """ "" is the kind of what scripts report."""
+    named = [(each.name.removeprefix(f"{kind}/"), each) for each in series if each.name.rpartition("/")[0] == kind]
+    shown = [(name, each) for name, each in named if name not in _POSITION or kind != "training"]
+    if not shown:
+        return ""
+    step = max(each.last_step for _, each in shown)
+    numbers = ", ".join(f"{name} {float(each.last):.6g}" for name, each in shown if each.last_step == step)
+    return f"{kind or 'reported'} at step {step}: {numbers}"
 
 
 COMMANDS = {"status": status}

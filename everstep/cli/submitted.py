@@ -110,7 +110,7 @@ def print_submitted(wanted: str, *, is_json: bool) -> None:
         say(f"its coordinator does not answer: {error.message}")
         return
     if training is not None:
-        print_training(training.view, training.reports)
+        print_training(training.view, training.series)
 
 
 @command(ShowConfigOptions, name="show-config", no_args_is_help=True)

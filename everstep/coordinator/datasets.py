@@ -19,11 +19,12 @@ from everstep.coordinator.clock import Now
 from everstep.coordinator.roster.facts import ID, Roster, Worker
 from everstep.coordinator.shards.leasing import Holder, Key, LeaseFacts, Leasing, decide_lease, decide_release
 from everstep.coordinator.shards.ledger import Leftover, Rows, ShardLedger, check_same
-from everstep.coordinator.store.store import Store, StoreError
+from everstep.coordinator.store.store import Store
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.errors import UNKNOWN, Refused
 from everstep.events import emit
 from everstep.ranges import size
+from everstep.storage.database import StoreError
 from everstep.wire.limits import check_datasets
 
 log = logging.getLogger(__name__)

@@ -34,11 +34,12 @@ from everstep.coordinator.roster.health import CUT_S
 from everstep.coordinator.roster_events import emit_changes
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.signs import LONGEST_WATCH_S, WorkerSigns, report_interval_s
-from everstep.coordinator.store.store import Store, StoreError
+from everstep.coordinator.store.store import Store
 from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
 from everstep.errors import Refused
+from everstep.storage.database import StoreError
 from everstep.wire.limits import check_nodes, check_workers
 
 log = logging.getLogger(__name__)

@@ -24,11 +24,12 @@ from everstep.coordinator.regex_process import RegexProcess
 from everstep.coordinator.roster.facts import Roster
 from everstep.coordinator.store.log_reader import Cursor, LogReader
 from everstep.coordinator.store.log_store import LogBounds, LogStore, NewLines, WriterPosition
-from everstep.coordinator.store.store import StoreError
+from everstep.coordinator.turns import Turns
 from everstep.coordinator.waiters import Bell
 from everstep.errors import Refused, TemporaryError, UsageError
 from everstep.record import log_chunk
 from everstep.record.log_search import LogQuery, check_query
+from everstep.storage.database import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -40,19 +41,23 @@ SWEEP_S = 600.0  # between two looks for lines that are too old
 
 
 class JobLogs:
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogStore, turns: Turns) -> None:
         self._store, self._reader = store, LogReader(store.engine)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="log store")
         self._reading = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="log reader")
         self._regexes: list[RegexProcess] = []
         self._own = threading.local()
-        self._news = Bell()
+        self._news = Bell(turns)
         self._num_waiting = 0
         self._sweeping = asyncio.create_task(self._sweep())
 
+    def let_go(self) -> None:
+        """Answer the calls that are held, because the coordinator stops."""
+        self._news.close()
+
     async def close(self) -> None:
         self._sweeping.cancel()
-        self._news.ring()
+        self.let_go()
         for threads in (self._reading, self._writing):
             await asyncio.to_thread(threads.shutdown)
         for each in self._regexes:

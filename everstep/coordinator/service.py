@@ -9,6 +9,7 @@ from everstep import wire
 from everstep.coordinator.clock import Clock
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.job_logs import JobLogs
+from everstep.coordinator.metrics import Metrics
 from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
@@ -17,6 +18,7 @@ from everstep.coordinator.store.store import Store, restored
 from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.errors import UNKNOWN, Refused
+from everstep.record.store import MetricStore
 from everstep.retry import LONGEST_PAUSE_S
 from everstep.wire.limits import check_jobs
 
@@ -24,7 +26,8 @@ from everstep.wire.limits import check_jobs
 class Service:
     def __init__(self, store: Store, clock: Clock | None = None, turns: Turns | None = None) -> None:
         self._store, self._turns = store, turns or Turns()
-        self.logs = JobLogs(LogStore(store.url))
+        self.logs = JobLogs(LogStore(store.url), self._turns)
+        self.metrics = Metrics(MetricStore(store.url, store.epoch))
         self._jobs: dict[str, CoordinatedJob] = {}
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
@@ -33,6 +36,7 @@ class Service:
 
     def let_go(self) -> None:
         """Answer the calls that are held: this process is about to end."""
+        self.logs.let_go()
         for job in self._jobs.values():
             job.let_go()
 
@@ -40,6 +44,7 @@ class Service:
         self._ticking.cancel()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         await self.logs.close()
+        await self.metrics.close()
         self._store.close()
 
     def job_at_hand(self, name: str) -> CoordinatedJob | None:
@@ -75,14 +80,6 @@ class Service:
         if found is None or number == 0:
             raise Refused(f"job {name} has no generation {number}", status=UNKNOWN, code="generation-unknown")
         return generation_view(found)
-
-    async def keep_metrics(self, name: str, reports: Sequence[wire.MetricReport]) -> None:
-        await self.job(name)
-        await self._store.in_thread(lambda: self._store.save_reports(name, reports))
-
-    async def metrics(self, name: str, since: int, limit: int) -> wire.MetricsView:
-        await self.job(name)
-        return await self._store.in_thread(lambda: self._store.load_reports(name, since, limit))
 
     async def _load(self, name: str) -> CoordinatedJob | None:
         async with self._opening:

@@ -26,7 +26,7 @@ PIECE_BYTES = 4 << 20
 Shapes = Sequence[tuple[torch.Size, torch.dtype]]
 
 
-class Piece(NamedTuple):
+class StatePiece(NamedTuple):
     memory: memoryview
     is_lasting: bool = True  # until the receivers have everything; if not, until the next piece is asked for
 
@@ -73,13 +73,13 @@ class Outgoing:
         """From another thread."""
         return self._checksum.result()
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[StatePiece]:
         for run in _cut(self._small):
-            yield Piece(run)
+            yield StatePiece(run)
         for tensor in self._large:
             is_in_place = not tensor.is_cuda and tensor.is_contiguous()
             for run in _staged(tensor) if tensor.is_cuda else _cut(as_bytes(tensor)):
-                yield Piece(run, is_lasting=is_in_place)
+                yield StatePiece(run, is_lasting=is_in_place)
 
 
 class Parcel:
@@ -132,13 +132,13 @@ class Parcel:
 
     # --- reading it -------------------------------------------------------------------------------------
 
-    def filled_pieces(self) -> Iterator[Piece]:
+    def filled_pieces(self) -> Iterator[StatePiece]:
         """Each piece as soon as it is filled."""
         end = 0
         for memory in self.pieces():
             end += len(memory)
             self._await(end)
-            yield Piece(memory)
+            yield StatePiece(memory)
 
     def _await(self, num_bytes: int) -> None:
         with self._changed:

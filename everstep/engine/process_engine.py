@@ -21,6 +21,8 @@ from everstep.engine.step import Engine
 from everstep.engine.world import ALONE, World
 from everstep.errors import UsageError
 from everstep.ipc.progress_page import ProgressPage
+from everstep.record import standing
+from everstep.record.standing import Standing
 from everstep.wire import WAITING
 
 _engine: Engine | None = None
@@ -33,12 +35,18 @@ def current(*, is_fixed: bool = False) -> Engine:
     if _engine is None:
         _engine = Engine(_fixed_membership if is_fixed else _membership, ProgressPage(env.value(env.BOARD)))
         atexit.register(_end)
+        standing.follow(_standing)
     return _engine
 
 
 def joined_world() -> World | None:
     """The world of this process's engine; None without one, or before it has joined."""
     return None if _engine is None or _engine.world is ALONE else _engine.world
+
+
+def _standing() -> Standing | None:
+    world = joined_world()
+    return None if world is None else Standing(is_reporter=world.rank == 0, generation=world.generation)
 
 
 def follow_world(*, backend: str | None = None) -> Engine:

@@ -18,7 +18,7 @@ from everstep.engine import background
 from everstep.engine.group import Group
 from everstep.engine.inlet import Inlet, connect
 from everstep.engine.page_sender import PageSender
-from everstep.engine.parcel import SUM_BYTES, Outgoing, Parcel, Piece
+from everstep.engine.parcel import SUM_BYTES, Outgoing, Parcel, StatePiece
 from everstep.engine.state_room import StateRoom, room
 from everstep.engine.state_routes import Route
 from everstep.errors import PeerLost, StateMismatch
@@ -89,7 +89,7 @@ def receive_state(
 
 
 def _stream(
-    letter: bytes, pieces: Iterable[Piece], checksum: Callable[[], bytes], group: Group, inlet: list[Any]
+    letter: bytes, pieces: Iterable[StatePiece], checksum: Callable[[], bytes], group: Group, inlet: list[Any]
 ) -> None:
     """Send to the next receiver."""
     with connect(inlet) as sock, group.cutting(sock):

@@ -49,12 +49,11 @@ from everstep.platforms.base import (
 from everstep.storage import private_file
 from everstep.storage.code_archive import LARGE_BYTES, Code, pack
 from everstep.waiting import wait_until
-from everstep.wire import JobView, MetricReport
+from everstep.wire import JobView, SeriesView
 
 log = logging.getLogger("everstep")
 
 _LATE_STATUS_S = 5.0  # a platform may report "running" for a moment after the last line
-_NEWEST_REPORTS = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +61,7 @@ class TrainingStatus:
     """The view of a job's coordinator."""
 
     view: JobView
-    reports: tuple[MetricReport, ...]  # the newest
+    series: tuple[SeriesView, ...]  # of metrics
 
 
 def _ignore(_line: str) -> None:
@@ -364,8 +363,7 @@ def training(record: JobRecord) -> TrainingStatus | None:
     with coordinator_of(record) as coordinator:
         if coordinator is None:
             return None
-        reports = coordinator.metrics(since=-_NEWEST_REPORTS, limit=_NEWEST_REPORTS).reports
-        return TrainingStatus(view=coordinator.view(), reports=tuple(reports))
+        return TrainingStatus(view=coordinator.view(), series=tuple(coordinator.series().series))
 
 
 def scale(record: JobRecord, num_nodes: int, say: Say = _ignore) -> None:
@@ -433,6 +431,7 @@ def _ranks(record: JobRecord) -> Mapping[str, int]:
 
 @contextmanager
 def coordinator_of(record: JobRecord) -> Iterator[Coordinator | None]:
+    """None: it cannot be reached from here."""
     with platform_of(record.platform).coordinator(record) as found:
         if found is None:
             yield None

@@ -42,6 +42,7 @@ from everstep.launcher.reporting import AgentReporter
 from everstep.launcher.saver_process import SaverProcess
 from everstep.launcher.stacks import ask_for_stacks
 from everstep.launcher.starter import Starter
+from everstep.launcher.system_metrics import SystemSampler
 from everstep.process import RUNNING, STOPPED, Exit, Orphans, ending_code
 from everstep.storage import private_file
 from everstep.wire import (
@@ -103,6 +104,9 @@ class Agent:
             on_view=lambda view: loop.post(lambda: self._tell_wait(view)),
         )
         self._workers: dict[str, LocalWorker] = {}
+        self._system = SystemSampler(
+            self._connect, node.agent, lambda: {name: each.child.pid for name, each in self._workers.copy().items()}
+        )
         self._ends: list[WorkerEnd] = []
         self._awaited: dict[str, WorkerRanks] = {}  # requests for replacements under way: the place that each is for
         self._refused: set[str] = set()  # workers for which no restart was left
@@ -126,6 +130,7 @@ class Agent:
                 self._probe.open()
                 self._saver.open()
                 self._reporter.open()
+                self._system.open()
                 if os.getpid() == 1:  # in a container, without an init
                     self._reap(Orphans())
                 while not self._is_done:
@@ -135,6 +140,7 @@ class Agent:
                 self._starter.close()
                 self._saver.close()
                 self._on_end()
+                self._system.close()
                 self._reporter.report_leaving("its work is done")
                 self._reporter.close(_FAREWELL_S)
                 self._probe.close()

@@ -22,10 +22,12 @@ from everstep.pytorch.display import (
     shown_loss,
     shown_metrics,
 )
-from everstep.pytorch.metric_records import FILE, RecordFile, make_record
+from everstep.pytorch.metric_records import FILE, RecordFile, make_record, report_of
 from everstep.pytorch.progress import BatchProgress
 from everstep.pytorch.tensorboard import FOLDER, ChiefWriter, TensorBoard
 from everstep.pytorch.train_units import TrainUnit
+from everstep.record import standing
+from everstep.wire import MetricReport
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ _LOOK_S = 0.25  # how often a worker checks whether it has become the chief
 class Reporter:
     """
     length_batches: batches of the whole fit, if known. metric: the one that checkpoints are compared by.
-    job_metrics: called with each record for the coordinator; must not block. If it has a `close`, that is called with
+    job_metrics: called with each report for the coordinator; must not block. If it has a `close`, that is called with
     the reporter's."""
 
     def __init__(
@@ -47,7 +49,7 @@ class Reporter:
         length_batches: int | None,
         has_tensorboard: bool,
         metric: str | None,
-        job_metrics: Callable[[dict[str, Any]], None] | None,
+        job_metrics: Callable[[MetricReport], None] | None,
     ) -> None:
         self._is_chief, self._length, self._length_batches = is_chief, length, length_batches
         self._metric, self._job_metrics = metric, job_metrics
@@ -97,14 +99,14 @@ class Reporter:
         """Averages since the last report, and optionally the metrics of each batch."""
         self._progress, self._metrics = progress, metrics
         more = {"batch_metrics": batch_metrics} if batch_metrics else {}
-        self._write(make_record("training", progress, metrics, **more))
+        self._write(make_record("training", progress, metrics, **more), metrics)
         self._tensorboard.scalars("training", metrics, progress.batches)
         self._draw(time.monotonic(), is_boundary=True)
         self._pace.skip_to(time.monotonic())
 
     def validated(self, progress: BatchProgress, metrics: Mapping[str, Any], is_best: bool) -> None:
         self._progress = progress
-        self._write(make_record("validation", progress, metrics, is_best=is_best))
+        self._write(make_record("validation", progress, metrics, is_best=is_best), metrics)
         self._tensorboard.scalars("validation", metrics, progress.batches)
         self._tensorboard.flush()
         if is_best:
@@ -176,12 +178,12 @@ class Reporter:
 
     # --- where reports go ---
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: dict[str, Any], metrics: Mapping[str, Any] | None = None) -> None:
         if not self._is_chief():
             return
         self._append(record)
         if self._job_metrics is not None:
-            self._job_metrics({name: value for name, value in record.items() if name != "batch_metrics"})
+            self._job_metrics(report_of(record, metrics, standing.current().generation))
 
     def _append(self, record: dict[str, Any]) -> None:
         try:

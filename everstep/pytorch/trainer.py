@@ -18,7 +18,6 @@ from everstep.pytorch.checkpoints import TrialCheckpoints, check_format, restore
 from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.fit_loop import FitLoop
 from everstep.pytorch.fit_plan import FitPlan, make_plan
-from everstep.pytorch.metric_records import open_job_metrics
 from everstep.pytorch.profiling import Profiler, ProfilerSettings, sampling
 from everstep.pytorch.reporting import Reporter
 from everstep.pytorch.run_folder import RunPaths, choose_paths
@@ -26,6 +25,7 @@ from everstep.pytorch.tensorboard import FOLDER as TENSORBOARD
 from everstep.pytorch.train_units import Batch, TrainUnit
 from everstep.pytorch.trial import PyTorchTrial, check_trial
 from everstep.pytorch.validation import Validation
+from everstep.record.sender import open_sender
 
 log = logging.getLogger("everstep")
 
@@ -208,7 +208,7 @@ class Trainer:
             length_batches=plan.length_in_batches(per_epoch=order.num_batches, global_batch=order.global_batch),
             has_tensorboard=self._context.has_tensorboard,
             metric=plan.metric,
-            job_metrics=open_job_metrics(),
+            job_metrics=open_sender(),
         )
 
     def _saved(self, uuid: str, step: int) -> None:

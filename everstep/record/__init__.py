@@ -1,1 +1,2 @@
-"""The record of a job: what it printed, in chunks that can be searched. Pure, and without torch."""
+"""The record of a job: its metrics, from the script that reports them to the rows that are kept and drawn, and what it
+printed, in chunks that can be searched. Without torch."""

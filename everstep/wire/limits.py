@@ -8,7 +8,9 @@ MAX_JOBS = 10_000  # that are not over
 MAX_WORKERS = 1_000_000  # of a job, with all that it ever had
 MAX_NODES = 10_000  # of a job, with all that it ever had
 MAX_DATASETS = 10_000  # of a job
-MAX_REPORTS = 1_000_000  # of a job's metrics
+MAX_REPORTS = 1_000_000  # of a job, with more than numbers
+MAX_SERIES = 10_000  # of a job
+MAX_POINTS = 1_000_000_000  # of a job, in all its series
 
 
 def check_jobs(num_open: int) -> None:
@@ -39,6 +41,20 @@ def check_reports(num_reports: int) -> None:
     """With those that are new."""
     if num_reports > MAX_REPORTS:
         raise Refused(
-            f"with these, the job has reported metrics {num_reports} times, the limit is {MAX_REPORTS}",
+            f"with these, the job has reported {num_reports} times more than numbers, the limit is {MAX_REPORTS}",
             code="too-many-reports",
+        )
+
+
+def check_metrics(num_series: int, num_points: int) -> None:
+    """With those that are new."""
+    if num_series > MAX_SERIES:
+        raise Refused(
+            f"with these, the job has {num_series} series of metrics, the limit is {MAX_SERIES}: use fewer names",
+            code="too-many-series",
+        )
+    if num_points > MAX_POINTS:
+        raise Refused(
+            f"with these, the job has {num_points} points of metrics, the limit is {MAX_POINTS}: report less often",
+            code="too-many-points",
         )

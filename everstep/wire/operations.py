@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 from everstep import wire
 from everstep.wire.bounds import MAX_INT, Bounds, Count, CountOrNone, Name, PathName
 from everstep.wire.logs import MAX_CONTEXT, MAX_LINES, MAX_WAIT_S, MaybeTime, SearchText
-from everstep.wire.metrics import MOST_REPORTS
+from everstep.wire.metrics import MOST_COLUMNS, MOST_REPORTS, MOST_SERIES
 from everstep.wire.tokens import READ_ONLY, USER, WORKER
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -198,17 +198,39 @@ class Operations:
     def restore_shards(self, dataset: PathName, message: wire.RestoreShards) -> wire.DatasetView:
         """Worker: replace the record of samples done; all leases become void."""
 
-    @operation("POST", f"{_JOB}/metrics", WORKER)
-    def report_metrics(self, message: wire.MetricReports) -> None:
-        """Worker: report results of a fit, durable before the reply; the last report of a kind and batch counts."""
+    @operation("POST", f"{_WORKER}/metrics", WORKER)
+    def report_metrics(self, worker: PathName, message: wire.MetricReports) -> wire.MetricsKept:
+        """Worker: report metrics, durable before the reply; those of an older history do not replace newer ones."""
 
-    @operation("GET", f"{_JOB}/metrics", READ_ONLY)
-    def metrics(
+    @operation("POST", f"{_AGENT}/metrics", WORKER)
+    def report_node_metrics(self, agent: PathName, message: wire.MetricReports) -> wire.MetricsKept:
+        """Agent: report how busy the node and its workers are; no history fences these."""
+
+    @operation("GET", f"{_JOB}/series", READ_ONLY)
+    def series(
+        self, after: Count = 0, limit: Annotated[int, Bounds(ge=1, le=MOST_SERIES)] = MOST_SERIES
+    ) -> wire.SeriesList:
+        """Get the job's series of metrics, with the last, least and greatest value; `after` is a series' number."""
+
+    @operation("GET", f"{_JOB}/series/{{series}}", READ_ONLY)
+    def series_window(
+        self,
+        series: Count,
+        *,
+        start: Count = 0,
+        stop: Count = MAX_INT,
+        columns: Annotated[int, Bounds(ge=1, le=MOST_COLUMNS)] = 1000,
+        is_full: bool = False,
+    ) -> wire.SeriesWindow:
+        """Get steps of a series, to draw in this many columns; `is_full`: all points; continue at `stop`."""
+
+    @operation("GET", f"{_JOB}/reports", READ_ONLY)
+    def reports(
         self,
         since: Annotated[int, Bounds(ge=-MOST_REPORTS, le=MAX_INT)] = 0,
         limit: Annotated[int, Bounds(ge=1, le=MOST_REPORTS)] = 100,
-    ) -> wire.MetricsView:
-        """Get the reports after `since` (a view's `last`), oldest first; a negative `since` gets the newest ones."""
+    ) -> wire.ReportsView:
+        """Get what was reported besides numbers after `since` (a view's `last`); a negative `since` gets the newest."""
 
     @operation("POST", f"{_AGENT}/logs", WORKER)
     def send_logs(self, agent: PathName, message: wire.LogChunks) -> wire.LogsKept:

@@ -22,6 +22,8 @@ from everstep.coordinator.roster.facts import SHA256
 from everstep.coordinator.service import Service
 from everstep.errors import UNKNOWN, Refused
 from everstep.record.log_search import log_query
+from everstep.wire.bounds import MAX_INT
+from everstep.wire.metrics import MOST_SERIES
 
 
 @dataclass(slots=True)
@@ -97,12 +99,26 @@ async def restore_shards(call: HttpCall, dataset: str, message: wire.RestoreShar
     return await call.job.shards.restore(dataset, message)
 
 
-async def report_metrics(call: HttpCall, message: wire.MetricReports) -> None:
-    await call.service.keep_metrics(call.job_name, message.reports)
+async def report_metrics(call: HttpCall, worker: str, message: wire.MetricReports) -> wire.MetricsKept:
+    return await call.service.metrics.report(call.job.roster, worker, message.reports)
 
 
-async def metrics(call: HttpCall, since: int = 0, limit: int = 100) -> wire.MetricsView:
-    return await call.service.metrics(call.job_name, since, limit)
+async def report_node_metrics(call: HttpCall, agent: str, message: wire.MetricReports) -> wire.MetricsKept:
+    return await call.service.metrics.report_node(call.job.roster, agent, message.reports)
+
+
+async def series(call: HttpCall, after: int = 0, limit: int = MOST_SERIES) -> wire.SeriesList:
+    return await call.service.metrics.series(call.job_name, after, limit)
+
+
+async def series_window(
+    call: HttpCall, series: int, *, start: int = 0, stop: int = MAX_INT, columns: int = 1000, is_full: bool = False
+) -> bytes:
+    return await call.service.metrics.window(call.job_name, series, start, stop, columns, is_full=is_full)
+
+
+async def reports(call: HttpCall, since: int = 0, limit: int = 100) -> wire.ReportsView:
+    return await call.service.metrics.reports(call.job_name, since, limit)
 
 
 async def send_logs(call: HttpCall, agent: str, message: wire.LogChunks) -> wire.LogsKept:

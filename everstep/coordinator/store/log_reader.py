@@ -17,10 +17,10 @@ from sqlalchemy import Connection, Engine, and_, create_engine, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from everstep.coordinator.store.log_tables import LOG_BLOCKS, LOG_DROPS, LOG_WRITERS
-from everstep.coordinator.store.store import StoreError
 from everstep.errors import Refused
 from everstep.record.log_chunk import Chunk, unpack
 from everstep.record.log_search import LogPart, LogQuery, Search, find, part_at
+from everstep.storage.database import StoreError
 from everstep.wire import LoggedLine, LogsView
 
 BUDGET_S = 0.25  # of one call

@@ -20,12 +20,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from everstep.coordinator.store.log_tables import LOG_BLOCKS, LOG_DROPS, LOG_TABLES, LOG_WRITERS
-from everstep.coordinator.store.store import StoreError
 from everstep.errors import UsageError
 from everstep.record import log_chunk
 from everstep.record.log_chunk import MAX_CHUNK_BYTES, Chunk
 from everstep.record.log_trigrams import build_filter
 from everstep.storage import private_file
+from everstep.storage.database import StoreError
 
 MAX_SMALL = 128  # blocks that wait to be packed together, and are searched without a filter
 DAY_S = 86_400.0

@@ -12,25 +12,20 @@ import asyncio
 import errno
 import fcntl
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from sqlalchemy import (
     Connection,
-    Dialect,
     Engine,
     RowMapping,
     Table,
     bindparam,
-    create_engine,
     delete,
-    event,
     func,
     insert,
     select,
@@ -38,7 +33,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import StaticPool
 
 from everstep.coordinator.roster.facts import Attempt, Generation, Node, NodePart, Roster, Worker
 from everstep.coordinator.shards.ledger import Rows
@@ -49,35 +43,23 @@ from everstep.coordinator.store.tables import (
     GENERATIONS,
     HOLDERS,
     JOBS,
-    METRICS,
     OWNER,
     TABLES,
     WAITING_LEASES,
     WORKERS,
 )
 from everstep.coordinator.vital_tasks import die
-from everstep.errors import PermanentError, TemporaryError, UsageError
-from everstep.storage import private_file
+from everstep.errors import UsageError
+from everstep.storage.database import StoreError, StoreTaken, open_engine, sqlite_path, upsert, words
 from everstep.waiting import wait_until
-from everstep.wire import Member, MetricReport, MetricsView, Policy
-from everstep.wire.limits import check_reports
+from everstep.wire import Member, Policy
 
 T = TypeVar("T")
 
 ADVISORY_LOCK = 0x45564552  # "EVER": one coordinator per PostgreSQL database
 
 SEE = "see --store"
-ROWS_PER_STATEMENT = 128  # databases limit the number of parameters: with 20 columns, this is a tenth of the limit
-MOST_BYTES = 1 << 22  # of one answer about metrics; the rest is for the next
 LOCK_S = 2.0  # the database may take a moment to notice that a coordinator was killed
-
-
-class StoreError(TemporaryError):
-    """The store did not keep or give something; no reply mentioned it."""
-
-
-class StoreTaken(PermanentError):
-    """Another coordinator has this store now; nothing was written. This one must stop."""
 
 
 class Store:
@@ -92,35 +74,16 @@ class Store:
         try:
             with self._engine.begin() as connection:
                 bring_up_to_date(connection)
-                self._epoch = _take(connection)
+                self.epoch = _take(connection)
         except SQLAlchemyError as error:
             raise _not_opened(error) from None
 
     def _open(self, url: str) -> Engine:
-        if "://" not in url:
-            url = f"sqlite:///{Path(url).absolute()}"
-        if url.startswith("sqlite"):
-            return self._open_sqlite(url)
-        if url.startswith("postgresql://"):
-            url = url.replace("postgresql://", "postgresql+psycopg://", 1)
-        engine = create_engine(url, pool_size=1, max_overflow=1, pool_pre_ping=True)
-        self._hold_advisory_lock(engine)
-        return engine
-
-    def _open_sqlite(self, url: str) -> Engine:
-        path = url.partition(":///")[2]
-        if not path or path == ":memory:":
-            return create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
-        self._hold_lock_file(f"{path}.lock")
-        if not os.path.exists(path):  # it holds addresses and names, for its owner only
-            os.close(private_file.descriptor(path, os.O_WRONLY))
-        engine = create_engine(url, connect_args={"check_same_thread": False})
-
-        @event.listens_for(engine, "connect")
-        def _configure(connection: Any, _record: Any) -> None:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
-
+        if path := sqlite_path(url):
+            self._hold_lock_file(f"{path}.lock")
+        engine = open_engine(url)
+        if engine.dialect.name != "sqlite":
+            self._hold_advisory_lock(engine)
         return engine
 
     def _hold_lock_file(self, path: str) -> None:
@@ -181,7 +144,7 @@ class Store:
         takes the store meanwhile waits for it."""
         try:
             with self._engine.begin() as connection:
-                ours = update(OWNER).where(OWNER.c.epoch == self._epoch).values(epoch=self._epoch)
+                ours = update(OWNER).where(OWNER.c.epoch == self.epoch).values(epoch=self.epoch)
                 if connection.execute(ours).rowcount != 1:
                     raise _taken()
                 yield connection
@@ -189,17 +152,17 @@ class Store:
             SQLAlchemyError,
             OverflowError,
         ) as error:  # OverflowError: sqlite3's own, for a number it has no room for
-            raise StoreError(f"the store did not keep a change: {_words(error)}", code="store-not-written") from None
+            raise StoreError(f"the store did not keep a change: {words(error)}", code="store-not-written") from None
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
         try:
             with self._engine.begin() as connection:
-                if connection.scalar(select(OWNER.c.epoch)) != self._epoch:
+                if connection.scalar(select(OWNER.c.epoch)) != self.epoch:
                     raise _taken()
                 yield connection
         except SQLAlchemyError as error:
-            raise StoreError(f"the store cannot be read: {_words(error)}", code="store-not-read") from None
+            raise StoreError(f"the store cannot be read: {words(error)}", code="store-not-read") from None
 
     def save(self, before: Roster | None, after: Roster) -> None:
         """Write what differs."""
@@ -241,65 +204,8 @@ class Store:
                 found.setdefault(dataset, {table: [] for table in kept})[name].append(row)
         return [Rows(dataset=dataset, kept=rows) for dataset, rows in found.items()]
 
-    def save_reports(self, job: str, reports: Sequence[MetricReport]) -> None:
-        """Of metrics. Of one kind and batch there is one row: the last word. It gets a new number when it is replaced,
-        so that callers that ask for later numbers see it."""
-        with self._writing() as connection:
-            last = connection.scalar(select(func.max(METRICS.c.number)).where(METRICS.c.job == job)) or 0
-            check_reports(last + len(reports))
-            newest = {(each.kind, each.batches): each for each in reports}  # a statement must not meet a row twice
-            numbered = enumerate(newest.values(), start=last + 1)
-            upsert(connection, METRICS, [{**asdict(each), "job": job, "number": number} for number, each in numbered])
-
-    def load_reports(self, job: str, since: int, limit: int) -> MetricsView:
-        """Those numbered after `since`; a negative one asks for that many of the last."""
-        ours, number = METRICS.c.job == job, METRICS.c.number
-        with self._reading() as connection:
-            if since < 0:
-                first = select(number).where(ours).order_by(number.desc()).offset(-since).limit(1)
-                since = connection.scalar(first) or 0
-            query = select(METRICS).where(ours, number > since).order_by(number).limit(limit)
-            reports, last, num_bytes = list[MetricReport](), since, 0
-            for row in connection.execute(query).mappings():
-                values = _decoded(METRICS, row)
-                last, num_bytes = values.pop("number"), num_bytes + len(row["metrics"]) + len(row["facts"])
-                reports.append(MetricReport(**values))
-                if num_bytes > MOST_BYTES:
-                    break
-        return MetricsView(reports=reports, last=last)
-
 
 # --- rows and statements ---
-
-
-def upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write many rows with few statements: insert those that are new, replace the others.
-
-    Row by row, each would be a call into the driver, which releases the interpreter and waits for its turn again:
-    beside a busy event loop, that cost a second for two hundred rows. The statements are plain text, made once: to look
-    up one of a thousand parameters again, SQLAlchemy would need longer than the database for the rows."""
-    columns, first = [(each.name, "is_json" in each.info) for each in table.columns], 0
-    while first < len(rows):
-        # Powers of 2, so that there are few statements.
-        num_rows = min(ROWS_PER_STATEMENT, 1 << (len(rows) - first).bit_length() - 1)
-        some = rows[first : first + num_rows]
-        values = tuple(json.dumps(row[name]) if is_json else row[name] for row in some for name, is_json in columns)
-        connection.exec_driver_sql(_upsertion(connection.dialect, table, num_rows), values)
-        first += num_rows
-
-
-@cache
-def _upsertion(dialect: Dialect, table: Table, num_rows: int) -> str:
-    quote = dialect.identifier_preparer.quote
-    names = [quote(column.name) for column in table.columns]
-    keys = [quote(column.name) for column in table.primary_key]
-    mark = "?" if dialect.paramstyle == "qmark" else "%s"
-    row = f"({', '.join([mark] * len(names))})"
-    replaced = ", ".join(f"{name} = excluded.{name}" for name in names if name not in keys)
-    return (
-        f"INSERT INTO {quote(table.name)} ({', '.join(names)}) VALUES {', '.join([row] * num_rows)} "
-        f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {replaced}"
-    )
 
 
 @cache
@@ -334,7 +240,7 @@ def _take(connection: Connection) -> int:
 
 
 def _not_opened(error: SQLAlchemyError) -> UsageError:
-    return UsageError(f"cannot open the store: {_words(error)}", hint=SEE, code="store-not-opened")
+    return UsageError(f"cannot open the store: {words(error)}", hint=SEE, code="store-not-opened")
 
 
 def _taken() -> StoreTaken:
@@ -427,8 +333,3 @@ def restored(roster: Roster, now: float, grace_s: float) -> Roster:
 def _expected(part: NodePart, order: int) -> Node:
     """A node that is to report again."""
     return Node(agent=part.agent, incarnation=part.incarnation, order=order, num_workers=len(part.workers), address="")
-
-
-def _words(error: Exception) -> str:
-    """The cause without the statement, its values or the URL: they may hold a password."""
-    return str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()[0]

@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, Index, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, MetaData, String, Table, Text
 
 from everstep.coordinator.roster.facts import Worker
 
@@ -65,11 +65,4 @@ BAD_SHARDS = Table(
     "bad_shards",
     TABLES,
     *(_name("job"), _name("dataset"), _key("start"), _number("failures"), _text("reason"), _json("skipped")),
-)
-METRICS = Table(
-    "metrics",
-    TABLES,
-    *(_name("job"), _name("kind"), _key("batches"), _number("number"), Column("time", Float, nullable=False)),
-    *(_optional("epochs"), _optional("records"), _json("metrics"), _json("facts")),
-    Index("metrics_by_number", "job", "number"),
 )

@@ -41,6 +41,7 @@ TYPED = {
     "docs/guides/slurm.md": Typed(by="tests/platforms/slurm/test_stories.py", num_blocks=2),
     "docs/job_file.md": Typed(by=HERE, num_blocks=2),
     "docs/jobs.md": Typed(by=HERE, num_blocks=1),
+    "docs/metrics.md": Typed(by="tests/cluster/test_report.py", num_blocks=1),
 }
 
 

@@ -29,10 +29,10 @@ def test_nul_in_a_path_is_refused():
 
 
 def test_a_query_is_read_by_its_types():
-    metrics, _ = ROUTES.find("GET", "/v1/jobs/j/metrics")
+    reports, _ = ROUTES.find("GET", "/v1/jobs/j/reports")
     view, _ = ROUTES.find("GET", "/v1/jobs/j")
-    assert metrics.read_query(b"since=-3&other=1") == {"since": -3}
+    assert reports.read_query(b"since=-3&other=1") == {"since": -3}
     assert view.read_query(b"is_brief=true") == {"is_brief": True}
     with pytest.raises(Refused) as refused:
-        metrics.read_query(b"limit=0")
+        reports.read_query(b"limit=0")
     assert refused.value.code == "parameter-invalid"

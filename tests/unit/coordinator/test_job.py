@@ -10,7 +10,7 @@ import pytest
 from everstep import wire
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import Roster
-from everstep.coordinator.store.store import StoreError
+from everstep.storage.database import StoreError
 
 
 class Disk:

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.coordinator.store.store import Store, StoreTaken, restored
+from everstep.coordinator.store.store import Store, restored
 from everstep.errors import UsageError
+from everstep.storage.database import StoreTaken
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_who_lost_the_store_neither_writes_nor_reads(tmp_path, stage):
     (tmp_path / "store.db.lock").unlink()  # as good as on another machine
     second = Store(path)
 
-    for act in (lambda: first.save(None, play.roster), lambda: first.load("play"), lambda: first.save_reports("j", [])):
+    for act in (lambda: first.save(None, play.roster), lambda: first.load("play"), lambda: first.save_ledgers("j", [])):
         with pytest.raises(StoreTaken):
             act()
     assert second.load("play") is not None

@@ -10,7 +10,7 @@ import pytest
 from tools import house
 
 PAGE = (house.ROOT / "docs" / "architecture.md").read_text()
-JOURNEYS = ["a gradient", "a kill", "a lease", "a submitted job", "a submitted job, on its nodes"]
+JOURNEYS = ["a gradient", "a kill", "a lease", "a metric", "a submitted job", "a submitted job, on its nodes"]
 WAYS = {"start", "import", "HTTP", "Unix socket", "name"}  # how a path gets to a file; `name`: imported by its name
 
 

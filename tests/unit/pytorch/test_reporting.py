@@ -66,8 +66,15 @@ def test_a_fit_is_told_line_by_line(tmp_path):
     assert (saved["uuid"], saved["batches"], saved["epochs"], saved["where"]) == (UUID, 50, 1, "/somewhere")
     assert (late["batches"], late["epochs"]) == (25, None)  # what is not known is not made up
     assert (end["reason"], end["best"]) == ("reached Batch(100)", {"uuid": UUID, "batches": 50, "value": 0.9})
-    assert [each["kind"] for each in told] == [each["kind"] for each in lines_of(tmp_path)]
-    assert "batch_metrics" not in told[1]
+    assert [each.kind for each in told] == [each["kind"] for each in lines_of(tmp_path)]
+    assert (told[1].values, told[1].details) == ({"loss": 0.5, "epochs": 1, "records": 3200}, {})
+    assert (told[2].values, told[2].details) == (
+        {"accuracy": 0.9}, {"confusion": [[1.0, 0.0], [0.0, 1.0]], "is_best": True},
+    )  # fmt: skip
+    assert told[5].details == {
+        "reason": "reached Batch(100)", "best": {"uuid": UUID, "batches": 50, "value": 0.9}, "epochs": 2,
+        "records": 6400,
+    }  # fmt: skip
     assert stat.S_IMODE((tmp_path / "metrics.jsonl").stat().st_mode) == 0o600
 
 

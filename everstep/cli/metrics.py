@@ -1,0 +1,180 @@
+"""`everstep metrics`: the series of a job as a table, and the points of one as CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from everstep.cli.options import command
+from everstep.cli.tables import print_json, table
+from everstep.client.calls import Coordinator
+from everstep.errors import CoordinatorUnreachable, Refused, UsageError
+from everstep.jobs.options import CoordinatorOptions
+from everstep.jobs.tokens import find_token
+from everstep.launcher import run_record
+from everstep.launcher.local_coordinator import CoordinatorFiles
+from everstep.record.finished import FinishedRecord
+from everstep.settings import setting
+from everstep.wire import SeriesList, SeriesView, SeriesWindow
+from everstep.wire.bounds import MAX_INT
+from everstep.wire.metrics import MOST_COLUMNS
+
+
+class SeriesSource(Protocol):
+    """A coordinator, or the record that one has left behind."""
+
+    def series(self, after: int = 0) -> SeriesList: ...
+
+    def series_window(
+        self, series: int, *, start: int = 0, stop: int = MAX_INT, columns: int = 1000, is_full: bool = False
+    ) -> SeriesWindow: ...
+
+
+_POINTS = {"step": "first_steps", "time": "first_times", "value": "firsts"}  # columns of CSV, and where they are
+_SUMMED_UP = {
+    "first_step": "first_steps",
+    "first_time": "first_times",
+    "first": "firsts",
+    "last_step": "last_steps",
+    "last_time": "last_times",
+    "last": "lasts",
+    "min": "least",
+    "max": "most",
+    "points": "counts",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsOptions(CoordinatorOptions):
+    id: str = setting(..., "A run or a submitted job", is_argument=True, metavar="ID")
+    name: str | None = setting(None, "A series, such as training/loss", is_argument=True, metavar="[NAME]")
+    csv: bool = setting(False, "Print CSV: every point of the series, or what --points asks for")
+    json: bool = setting(False, "Print JSON")
+    start: int = setting(0, "First step", option="--from", metavar="STEP", least=0)
+    stop: int = setting(MAX_INT, "Step to end before", option="--to", metavar="STEP", least=0, shows_default=False)
+    points: int | None = setting(
+        None,
+        "Sum up points that are next to each other, for a plot with this many columns",
+        metavar="N",
+        least=1,
+        most=MOST_COLUMNS,
+    )
+    log_dir: Path = setting(Path("runs"), "Folder with the logs of runs", metavar="DIR", variables=("PET_LOG_DIR",))
+
+
+@command(MetricsOptions, no_args_is_help=True)
+def metrics(options: MetricsOptions) -> None:
+    """Show what a job has reported: its series with the last, least and greatest value, or the points of one series.
+
+    ID is that of a run in the log folder, or of a submitted job. With --coordinator, it is the ID of a job there."""
+    with _record_of(options) as record:
+        if options.name is None:
+            _print_series(list(all_series(record)), options)
+        else:
+            _print_points(record, find_series(record, options.name), options)
+
+
+def all_series(record: SeriesSource) -> Iterator[SeriesView]:
+    after = 0
+    while found := record.series(after=after).series:
+        yield from found
+        after = found[-1].series
+
+
+def find_series(record: SeriesSource, name: str) -> SeriesView:
+    names = []
+    for each in all_series(record):
+        if each.name == name:
+            return each
+        names.append(each.name)
+    known = ", ".join(sorted(names)[:10])
+    raise UsageError(
+        f"there is no series {name!r}", hint=f"there are {known}" if known else "none yet", code="series-not-found"
+    )
+
+
+@contextmanager
+def _record_of(options: MetricsOptions) -> Iterator[SeriesSource]:
+    """The coordinator if it answers, otherwise the files of the run."""
+    if options.coordinator is not None:
+        with closing(Coordinator(options.coordinator, find_token(options.token_file), options.id)) as coordinator:
+            yield coordinator
+        return
+    run = next(run_record.newest_first(options.log_dir, options.id), None)
+    if run is None:
+        from everstep.jobs.submitted import coordinator_of, find
+
+        with coordinator_of(find(options.id)) as submitted:
+            if submitted is None:
+                problem = f"the coordinator of {options.id} cannot be reached from here, or is gone"
+                raise UsageError(problem, code="coordinator-not-reachable")
+            yield submitted
+        return
+    directory, record = run
+    try:
+        if not record.url or record.state in (run_record.FINISHED, run_record.FAILED):
+            raise CoordinatorUnreachable("the run is over", code="run-over")
+        token = find_token(options.token_file or directory / "token")
+        with closing(Coordinator(record.url, token, record.job)) as coordinator:
+            coordinator.series(limit=1)
+            yield coordinator
+    except (CoordinatorUnreachable, Refused):
+        with closing(FinishedRecord(CoordinatorFiles(directory=directory).store_url, record.job)) as finished:
+            yield finished
+
+
+def _print_series(found: list[SeriesView], options: MetricsOptions) -> None:
+    if options.json:
+        print_json([asdict(each) for each in found])
+        return
+    rows = [
+        (each.name, f"{float(each.last):.6g}", _number(each.least), _number(each.most), each.count, each.last_step)
+        for each in sorted(found, key=lambda each: each.name)
+    ]
+    columns = ("name", "last", "min", "max", "points", "step")
+    if options.csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *rows])
+    elif rows:
+        Console().print(table(None, columns, rows))
+    else:
+        print(f"{options.id} has not reported any metrics")
+
+
+def _print_points(record: SeriesSource, series: SeriesView, options: MetricsOptions) -> None:
+    windows = _windows(record, series, options)
+    if options.json:
+        print_json([asdict(each) for each in windows])
+        return
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    has_head = False
+    for window in windows:
+        columns = _SUMMED_UP if window.counts else _POINTS
+        if not has_head:
+            writer.writerow(columns)
+            has_head = True
+        writer.writerows(zip(*(getattr(window, name) for name in columns.values()), strict=True))
+
+
+def _windows(record: SeriesSource, series: SeriesView, options: MetricsOptions) -> Iterator[SeriesWindow]:
+    if options.points is not None:
+        yield record.series_window(series.series, start=options.start, stop=options.stop, columns=options.points)
+        return
+    start = max(options.start, series.first_step)
+    while start < min(options.stop, series.last_step + 1):
+        window = record.series_window(series.series, start=start, stop=options.stop, is_full=True)
+        yield window
+        start = window.stop
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+COMMANDS = {"metrics": metrics}

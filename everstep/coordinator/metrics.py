@@ -1,0 +1,84 @@
+"""The metrics of all jobs at the edge: who may report, and answers to people and programs that read.
+
+Reports go to a thread that commits, reads to another one: neither the event loop nor the roster's store waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from everstep import wire
+from everstep.coordinator.roster.facts import Roster
+from everstep.coordinator.vital_tasks import die
+from everstep.errors import UNKNOWN, Refused
+from everstep.record.commits import CommitThread
+from everstep.record.store import MetricStore
+from everstep.record.views import series_list, series_window
+from everstep.record.writing import Incoming
+from everstep.storage.database import StoreTaken
+
+T = TypeVar("T")
+
+
+class Metrics:
+    def __init__(self, store: MetricStore) -> None:
+        self._store = store
+        self._commits = CommitThread(store.keep)
+        self._readers = ThreadPoolExecutor(1, thread_name_prefix="metrics-reader")
+
+    async def report(self, roster: Roster, worker: str, reports: list[wire.MetricReport]) -> wire.MetricsKept:
+        """Durable on return."""
+        latest = roster.generation.number
+        for each in reports:
+            if each.generation > latest:
+                raise Refused(
+                    f"generation {each.generation} does not exist; the latest is {latest}",
+                    code="report-generation-ahead",
+                )
+        return await self._keep(Incoming(roster.job, roster.worker(worker).attempt, reports))
+
+    async def report_node(self, roster: Roster, agent: str, reports: list[wire.MetricReport]) -> wire.MetricsKept:
+        """Time, not training, orders what nodes report."""
+        if agent not in roster.nodes:
+            raise Refused(f"there is no node {agent}", status=UNKNOWN, code="node-unknown")
+        return await self._keep(Incoming(roster.job, -1, [replace(each, generation=0) for each in reports]))
+
+    async def _keep(self, call: Incoming) -> wire.MetricsKept:
+        try:
+            kept = await asyncio.wrap_future(self._commits.submit(call))
+        except StoreTaken as error:
+            die("the coordinator stops", error)
+            raise
+        if isinstance(kept, Refused):
+            raise kept
+        return kept
+
+    async def series(self, job: str, after: int, limit: int) -> wire.SeriesList:
+        found, num_series = await self._read(lambda: self._store.series(job, after, limit))
+        return series_list(found, num_series)
+
+    async def window(self, job: str, series: int, start: int, stop: int, columns: int, *, is_full: bool) -> bytes:
+        """As JSON, which takes as long as the reading: both are done by the reader."""
+
+        def read() -> bytes:
+            if is_full:
+                found = self._store.points(job, series, start, stop)
+            else:
+                found = self._store.window(job, series, start, stop, columns)
+            return wire.to_json(series_window(series, found))
+
+        return await self._read(read)
+
+    async def reports(self, job: str, since: int, limit: int) -> wire.ReportsView:
+        return await self._read(lambda: self._store.reports(job, since, limit))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._commits.close)
+        self._readers.shutdown()
+        self._store.close()
+
+    async def _read(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, call)

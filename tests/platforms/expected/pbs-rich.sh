@@ -12,7 +12,7 @@
 umask 077
 folder=/shared/mnist/runs/mnist-1115-101500-ab12
 python=/venv/bin/python
-export EVERSTEP_ORDER='{"job":"mnist-1115-101500-ab12","name":"mnist","script":"train.py","args":["two words","it'"'"'s","new\nline","$HOME"],"workers":2,"gpus":2,"min_nodes":2,"max_nodes":4,"policy":{"join_s":2592000.0,"start_nodes":2,"min_nodes":2,"max_nodes":4,"start_workers":4,"max_restarts":3},"experiment":{"name":"mnist","entrypoint":["train.py","two words","it'"'"'s","new\nline","$HOME"],"reproducibility":{"experiment_seed":0},"resources":{"slots_per_trial":8},"max_restarts":3},"env":{"GREETING":"good\nday"},"code":"c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de","code_from":"/shared/mnist/runs/mnist-1115-101500-ab12","workdir":"/shared/mnist"}'
+export EVERSTEP_ORDER='{"job":"mnist-1115-101500-ab12","name":"mnist","script":"train.py","args":["two words","it'"'"'s","new\nline","$HOME"],"workers":2,"gpus":2,"min_nodes":2,"max_nodes":4,"policy":{"join_s":2592000.0,"start_nodes":2,"min_nodes":2,"max_nodes":4,"start_workers":4,"max_restarts":3},"experiment":{"name":"mnist","entrypoint":["train.py","two words","it'"'"'s","new\nline","$HOME"],"reproducibility":{"experiment_seed":0},"resources":{"slots_per_trial":8},"max_restarts":3},"env":{"GREETING":"good\nday"},"code":"c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de","code_from":"/shared/mnist/runs/mnist-1115-101500-ab12","workdir":"/shared/mnist","secrets":["TOKEN"]}'
 export EVERSTEP_TOKEN_FILE=/shared/mnist/runs/mnist-1115-101500-ab12/token
 export EVERSTEP_SECRETS_FILE=/shared/mnist/runs/mnist-1115-101500-ab12/secrets.json
 say() { echo "everstep: $*" >&2; }
@@ -57,7 +57,7 @@ fail "all nodes ended before the job did, with exit code $code"
 umask 077
 folder=/shared/mnist/runs/mnist-1115-101500-ab12
 python=/venv/bin/python
-export EVERSTEP_ORDER='{"job":"mnist-1115-101500-ab12","name":"mnist","script":"train.py","args":["two words","it'"'"'s","new\nline","$HOME"],"workers":2,"gpus":2,"min_nodes":2,"max_nodes":4,"policy":{"join_s":2592000.0,"start_nodes":2,"min_nodes":2,"max_nodes":4,"start_workers":4,"max_restarts":3},"experiment":{"name":"mnist","entrypoint":["train.py","two words","it'"'"'s","new\nline","$HOME"],"reproducibility":{"experiment_seed":0},"resources":{"slots_per_trial":8},"max_restarts":3},"env":{"GREETING":"good\nday"},"code":"c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de","code_from":"/shared/mnist/runs/mnist-1115-101500-ab12","workdir":"/shared/mnist"}'
+export EVERSTEP_ORDER='{"job":"mnist-1115-101500-ab12","name":"mnist","script":"train.py","args":["two words","it'"'"'s","new\nline","$HOME"],"workers":2,"gpus":2,"min_nodes":2,"max_nodes":4,"policy":{"join_s":2592000.0,"start_nodes":2,"min_nodes":2,"max_nodes":4,"start_workers":4,"max_restarts":3},"experiment":{"name":"mnist","entrypoint":["train.py","two words","it'"'"'s","new\nline","$HOME"],"reproducibility":{"experiment_seed":0},"resources":{"slots_per_trial":8},"max_restarts":3},"env":{"GREETING":"good\nday"},"code":"c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de","code_from":"/shared/mnist/runs/mnist-1115-101500-ab12","workdir":"/shared/mnist","secrets":["TOKEN"]}'
 export EVERSTEP_TOKEN_FILE=/shared/mnist/runs/mnist-1115-101500-ab12/token
 export EVERSTEP_SECRETS_FILE=/shared/mnist/runs/mnist-1115-101500-ab12/secrets.json
 # The login profile: `module` is a function of it.

@@ -213,6 +213,7 @@ def _report(verdict: Verdict, display: JobDisplay, directory: Path) -> None:
     else:
         first = verdict.first_failure
         lines = failure_report(verdict, _last_words(directory / first.worker) if first else None)
+    lines = [display.masked(line) for line in lines]
     Console().print(err=[line if line.startswith(" ") else f"everstep: {line}" for line in lines])
 
 

@@ -101,6 +101,9 @@ class JobDisplay:
         """Show none of these values."""
         self._masks = masks
 
+    def masked(self, text: str) -> str:
+        return self._masks.apply_text(text)
+
     def repeat_to(self, repeat: Callable[[str], None]) -> None:
         """Pass on what is said from now on."""
         self._repeat = repeat
@@ -176,7 +179,7 @@ class JobDisplay:
 
     def _lines_of(self, stream: _Stream, *, is_over: bool) -> list[str]:
         new = stream.follower.last_lines() if is_over else stream.follower.new_lines()
-        lines = [f"[{stream.worker}] {self._masks.apply_text(line)}" for line in new]
+        lines = [f"[{stream.worker}] {self.masked(line)}" for line in new]
         if stream.number in self._copies:
             self._copies[stream.number].add(lines)
         return lines if stream.is_shown else []

@@ -91,6 +91,22 @@ def test_a_submitted_job_is_searched_while_it_runs_and_when_it_is_over(shell: Sh
         assert base64.b64encode(SECRET.encode()).decode().rstrip("=") not in text
 
 
+def test_the_last_lines_of_a_worker_that_failed_are_shown_without_secrets(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "enough").touch()
+    job = {
+        "entrypoint": ["train.py", str(tmp_path / "enough"), "3"],
+        "platform": "local",
+        "secrets": {"PASSWORD": "env:PASSWORD"},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    job_id = yaml.safe_load(shell.type("run", "-f", "job.yaml"))["everstep"]["id"]
+    shell.type("watch", job_id, is_good=False)
+    (console,) = (path.read_text() for path in (tmp_path / "runs" / job_id).glob("node-*.log"))
+
+    assert console.count("password ***") == console.count(" started (pid") + 1  # the report of the failure repeats it
+    assert SECRET not in console
+
+
 def test_a_run_that_failed_has_its_log(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "enough").touch()
     shell.type("run", "--job", "trial", "train.py", tmp_path / "enough", 3, is_good=False)

@@ -55,13 +55,13 @@ _SUMMED_UP = {
 class MetricsOptions(CoordinatorOptions):
     id: str = setting(..., "A run or a submitted job", is_argument=True, metavar="ID")
     name: str | None = setting(None, "A series, such as training/loss", is_argument=True, metavar="[NAME]")
-    csv: bool = setting(False, "Print CSV: every point of the series, or what --points asks for")
+    csv: bool = setting(False, "Print CSV; with NAME, this is the default")
     json: bool = setting(False, "Print JSON")
-    start: int = setting(0, "First step", option="--from", metavar="STEP", least=0)
-    stop: int = setting(MAX_INT, "Step to end before", option="--to", metavar="STEP", least=0, shows_default=False)
+    start: int = setting(0, "Start at this step", option="--from", metavar="STEP", least=0)
+    stop: int = setting(MAX_INT, "Stop before this step", option="--to", metavar="STEP", least=0, shows_default=False)
     points: int | None = setting(
         None,
-        "Sum up points that are next to each other, for a plot with this many columns",
+        "Summarize the points for a plot with this many columns, instead of printing all of them",
         metavar="N",
         least=1,
         most=MOST_COLUMNS,

@@ -147,6 +147,7 @@ def test_the_commands_that_convert_a_job_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_commands_for_submitted_jobs(tmp_path: Path) -> None:
     (page,) = blocks("docs/jobs.md")
-    said = guide.type_in(f"everstep init train\ncd train\n{page}", tmp_path, {})
+    longer = "sed -i 's/--epochs, 5/--epochs, 100/' job.yaml"  # it must not be over before it is asked for
+    said = guide.type_in(f"everstep init train\ncd train\n{longer}\n{page}", tmp_path, {})
 
     assert "succeeded" in said

@@ -78,7 +78,7 @@ class LogSender:
         self.close(0.0)
 
     def follow(self, worker: str, files: WorkerFiles, *, rank: int, is_alive: Callable[[], bool]) -> None:
-        """From the beginning of a worker's files until it is no longer alive and all is sent."""
+        """Follow a worker's files from the beginning, until the worker has ended and everything is sent."""
         output = WorkerOutput(worker, files, rank=rank, masks=self._masks)
         self._new.append(_Followed(output=output, is_alive=is_alive))
 
@@ -87,7 +87,7 @@ class LogSender:
         self._notes.append((time.time(), line))
 
     def close(self, patience_s: float) -> None:
-        """Send the rest, for `patience_s` at most; give up early if there is no answer. May be called again."""
+        """Send the rest within `patience_s`; give up early if the coordinator does not answer. May be called again."""
         if self._is_closing.is_set():
             return
         self._give_up_at = time.monotonic() + patience_s
@@ -111,12 +111,12 @@ class LogSender:
                     self._send_on(coordinator)
                     return
             except TemporaryError as error:
-                log.debug("the workers' output waits: %s", error.message)
+                log.debug("cannot send worker output yet: %s", error.message)
             except EverstepError as error:  # refused: an unknown job, a wrong token
-                log.warning("the workers' output is no longer sent: %s", error.message)
+                log.warning("stopped sending worker output to the coordinator: %s", error.message)
                 return
             except Exception as error:
-                log.warning("the workers' output was not sent, trying again", exc_info=error)
+                log.warning("failed to send worker output; trying again", exc_info=error)
             for each in self._followed.values():
                 each.output.rewind()
             self._bound_files()

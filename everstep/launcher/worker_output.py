@@ -74,7 +74,7 @@ class WorkerOutput:
         self.rewind()
 
     def rewind(self) -> None:
-        """Read again what is not known to be kept, except what is no longer there."""
+        """Go back to the first line that the coordinator may not have, or to the first that still exists."""
         self._at, self._dropped_lines, self._dropped_bytes = self._kept, 0, 0
         for stream, gap in list(self._gaps.items()):
             if (position := self._at.of(stream)) >= gap.end:

@@ -38,11 +38,13 @@ def sqlite_path(url: str) -> str | None:
     return "" if path == ":memory:" else path
 
 
-def open_engine(url: str, **options: Any) -> Engine:
+def open_engine(url: str, *, num_connections: int = 1, synchronous: str = "FULL", **options: Any) -> Engine:
+    """`num_connections`: to PostgreSQL; twice as many for a moment. `synchronous`: how SQLite flushes a commit."""
     path = sqlite_path(url)
     if path is None:
         url = url.replace("postgresql://", "postgresql+psycopg://", 1)
-        return create_engine(url, pool_size=1, max_overflow=1, pool_pre_ping=True, **options)
+        sizes = {"pool_size": num_connections, "max_overflow": num_connections}
+        return create_engine(url, pool_pre_ping=True, **sizes, **options)
     if not path:
         return create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
     if not os.path.exists(path):  # it holds addresses and names
@@ -52,7 +54,7 @@ def open_engine(url: str, **options: Any) -> Engine:
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
 
     return engine
 

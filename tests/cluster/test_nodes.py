@@ -179,8 +179,8 @@ def test_ddp_grows_with_its_nodes_and_shrinks_with_its_agents() -> None:
 
 
 def let_in(nodes: Nodes, gate: int, newcomer: str, size: int) -> None:
-    """The newcomer comes while the others stand at the gate or lack a peer, and is one of so many after it. They must
-    know of it before the gate opens, or they would come to the next one without it."""
+    """Start a newcomer while the others wait at the gate or lack a peer. They must know of the newcomer before the gate
+    opens; otherwise, they would reach the next gate without it. `size`: how many train after that."""
     nodes.wait("worker.started", worker=newcomer)
     nodes.wait_ready(newcomer)
     nodes.open_gate(gate)

@@ -20,7 +20,7 @@ from everstep.coordinator.store.log_tables import LOG_BLOCKS, LOG_DROPS, LOG_WRI
 from everstep.errors import Refused
 from everstep.record.log_chunk import Chunk, unpack
 from everstep.record.log_search import LogPart, LogQuery, Search, find, part_at
-from everstep.storage.database import StoreError
+from everstep.storage.database import StoreError, words
 from everstep.wire import LoggedLine, LogsView
 
 BUDGET_S = 0.25  # of one call
@@ -122,8 +122,7 @@ class LogReader:
                 page = _Page(connection, job, query, limit, context, search)
                 return page.fill(cursor, time.monotonic() + budget_s)
         except SQLAlchemyError as error:
-            cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]
-            raise StoreError(f"the log cannot be read: {cause}", code="log-not-read") from None
+            raise StoreError(f"the log cannot be read: {words(error)}", code="log-not-read") from None
 
     def jobs(self) -> list[str]:
         with self._engine.connect() as connection:

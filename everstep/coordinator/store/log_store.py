@@ -7,7 +7,6 @@ thread; read by any (`log_reader`). Knows nothing of HTTP."""
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,17 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, delete, event, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import StaticPool
 
 from everstep.coordinator.store.log_tables import LOG_BLOCKS, LOG_DROPS, LOG_TABLES, LOG_WRITERS
 from everstep.errors import UsageError
 from everstep.record import log_chunk
 from everstep.record.log_chunk import MAX_CHUNK_BYTES, Chunk
 from everstep.record.log_trigrams import build_filter
-from everstep.storage import private_file
-from everstep.storage.database import StoreError
+from everstep.storage.database import StoreError, open_engine, sqlite_path, words
 
 MAX_SMALL = 128  # blocks that wait to be packed together, and are searched without a filter
 DAY_S = 86_400.0
@@ -71,36 +68,15 @@ class _JobTotals:
 
 def logs_url(store_url: str) -> str:
     """Where the log of a store is."""
-    if "://" not in store_url:
-        store_url = f"sqlite:///{Path(store_url).absolute()}"
-    if store_url.startswith("sqlite"):
-        path = store_url.partition(":///")[2]
-        return "sqlite://" if path in ("", ":memory:") else f"sqlite:///{logs_path(Path(path))}"
-    return store_url.replace("postgresql://", "postgresql+psycopg://", 1)
+    path = sqlite_path(store_url)
+    if path is None:
+        return store_url
+    return f"sqlite:///{logs_path(Path(path))}" if path else "sqlite://"
 
 
 def logs_path(store: Path) -> Path:
     """coordinator.db: coordinator-logs.db."""
     return store.with_name(f"{store.stem}-logs{store.suffix}")
-
-
-def open_engine(url: str) -> Engine:
-    if not url.startswith("sqlite"):
-        return create_engine(url, pool_size=4, max_overflow=4, pool_pre_ping=True)
-    path = url.partition(":///")[2]
-    if not path:
-        return create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
-    if not os.path.exists(path):
-        os.close(private_file.descriptor(path, os.O_WRONLY))
-    engine = create_engine(url, connect_args={"check_same_thread": False})
-
-    @event.listens_for(engine, "connect")
-    def _configure(connection: Any, _record: Any) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
-        # A machine that loses its power may lose the last lines; agents still have them and send them again.
-        connection.execute("PRAGMA synchronous=NORMAL")
-
-    return engine
 
 
 class LogStore:
@@ -109,10 +85,11 @@ class LogStore:
     def __init__(self, store_url: str) -> None:
         self._totals: dict[str, _JobTotals] = {}
         try:
-            self.engine = open_engine(logs_url(store_url))
+            # A machine that loses its power may lose the last lines; agents still have them and send them again.
+            self.engine = open_engine(logs_url(store_url), num_connections=4, synchronous="NORMAL")
             LOG_TABLES.create_all(self.engine)
         except SQLAlchemyError as error:
-            raise UsageError(f"cannot open the log's store: {_words(error)}", code="log-store-not-opened") from None
+            raise UsageError(f"cannot open the log's store: {words(error)}", code="log-store-not-opened") from None
 
     def close(self) -> None:
         self.engine.dispose()
@@ -216,7 +193,7 @@ class LogStore:
             with self.engine.begin() as connection:
                 yield connection
         except (SQLAlchemyError, OverflowError) as error:
-            raise StoreError(f"the log's store did not keep a change: {_words(error)}", code="log-not-kept") from None
+            raise StoreError(f"the log's store did not keep a change: {words(error)}", code="log-not-kept") from None
 
 
 def _load_totals(connection: Connection, job: str) -> _JobTotals:
@@ -291,8 +268,3 @@ def _add_drops(connection: Connection, job: str, **added: int) -> None:
     if connection.execute(update(LOG_DROPS).where(ours).values(more)).rowcount == 0:
         row: dict[str, Any] = {"job": job, "old_lines": 0, "old_bytes": 0, "node_lines": 0, "node_bytes": 0}
         connection.execute(insert(LOG_DROPS), [{**row, **added}])
-
-
-def _words(error: Exception) -> str:
-    """Without the statement, its values or the URL."""
-    return str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()[0]

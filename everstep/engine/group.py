@@ -32,6 +32,7 @@ from everstep.engine.cards import swap_cards
 from everstep.engine.levels import Levels, Nodes, single
 from everstep.engine.neighbors import Door, Neighbor
 from everstep.engine.swap import Swap, gather
+from everstep.engine.tcp_store import connect_store
 from everstep.engine.world import World
 from everstep.errors import PeerLost, UsageError
 
@@ -398,10 +399,7 @@ def _knock(world: World, timeout_s: float, attempt: GroupForming) -> dist.TCPSto
     deadline, knock_s = time.monotonic() + timeout_s, min(KNOCK_S * (1 + world.size / 32), timeout_s)
     while True:
         try:
-            store = dist.TCPStore(
-                world.store_address, world.store_port, is_master=False, wait_for_workers=False, use_libuv=True,
-                timeout=timedelta(seconds=knock_s),
-            )  # fmt: skip
+            store = connect_store(world.store_address, world.store_port, knock_s)
         except dist.DistNetworkError:
             if attempt.is_given_up or time.monotonic() > deadline:
                 raise

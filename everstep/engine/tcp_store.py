@@ -63,7 +63,7 @@ def stop_lookups() -> None:
             with _warnings_hidden(), listen(_UNNAMED) as listener:
                 _serve(listener, _FAILS_S)
         except (AttributeError, OSError, dist.DistError):
-            pass  # then torch's lookups go on
+            pass  # then torch continues to look up names
         finally:
             is_over.set()
 

@@ -49,6 +49,7 @@ def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> in
     before = status_file.read(folder)
     if before is not None and before[0] in OVER:  # the platform may start it again after an error
         say(f"{before[0]}, as it was before this start")
+        _leave_log(order, folder, say)  # the earlier one may have died before
         return 0 if before[0] == "succeeded" else 1
     status_file.write(folder, "running", "the coordinator is started")
     write_token(files.token)
@@ -58,9 +59,10 @@ def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> in
     port = _port(files, options.port) if not comes_back else earlier_port(files, host)
     with asked_to_end() as asked:  # until the end is on record: a signal must not come in between
         view, was_asked = _serve(order, files, fleet, asked, say, host=host, port=port, comes_back=comes_back)
+        code = _record(folder, view, say, was_asked=was_asked, comes_back=comes_back)
         if _is_over(view):
             _leave_log(order, folder, say)
-        return _record(folder, view, say, was_asked=was_asked, comes_back=comes_back)
+        return code
 
 
 def _serve(

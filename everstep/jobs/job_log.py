@@ -14,16 +14,17 @@ from typing import Any
 
 from everstep import env
 from everstep.client.calls import Coordinator
-from everstep.errors import EverstepError, Refused, TemporaryError, UsageError
+from everstep.errors import EverstepError, Refused, StorageUnreachable, TemporaryError, UsageError
 from everstep.platforms.base import JobRecord
-from everstep.storage import private_file
 from everstep.storage.shared_folder import SharedFolder, below
+from everstep.storage.sqlite_copy import copy_sqlite
 from everstep.wire import LoggedLine, LogsView
 
 FILE = "coordinator-logs.db"  # beside the coordinator's store
 _PAGE_LINES = 2000
 _HELD_S = 5.0
 _AGAIN_S = 1.0
+_LEAVE_S = 120.0
 
 Live = Callable[[], AbstractContextManager[Coordinator | None]]
 
@@ -131,10 +132,28 @@ def _has_ended(coordinator: Coordinator) -> bool:
 # --- what a coordinator leaves ---
 
 
-def leave_beside_checkpoints(folder: Path, uri: str, job: str) -> str:
-    """Copy the file of a coordinator that has ended to where the job's submitter can read it; returns where that is."""
-    place = _place(uri, job)
-    place.write(FILE, (folder / FILE).read_bytes())
+def leave_beside_checkpoints(folder: Path, uri: str, job: str, *, deadline_s: float = _LEAVE_S) -> str:
+    """Copy the log of a coordinator that has ended to where the job's submitter can read it; returns where that is. A
+    storage that does not answer is left alone after the deadline: a pod or an allocation must not stay for it."""
+    place, errors = _place(uri, job), list[Exception]()
+
+    def leave() -> None:
+        whole = folder / f".{FILE}.whole"
+        try:
+            copy_sqlite(folder / FILE, whole)
+            place.send(FILE, whole)
+        except Exception as error:  # raised by the thread that waits
+            errors.append(error)
+        finally:
+            whole.unlink(missing_ok=True)
+
+    copying = threading.Thread(target=leave, name="log copy", daemon=True)
+    copying.start()
+    copying.join(deadline_s)
+    if copying.is_alive():
+        raise StorageUnreachable(f"{place.uri} did not take it within {deadline_s:g} s", code="job-log-not-copied")
+    for error in errors:
+        raise error
     return below(place.uri, FILE)
 
 
@@ -148,12 +167,10 @@ def left_by(record: JobRecord) -> Path | None:
     fetched = env.home() / "logs" / f"{record.id}.db"
     if not fetched.exists():
         try:
-            data = _place(uri, record.id).read(FILE)
+            if not _place(uri, record.id).fetch(FILE, fetched):
+                return None
         except EverstepError:
             return None
-        if data is None:
-            return None
-        private_file.write(fetched, data)
     return fetched
 
 

@@ -18,10 +18,11 @@ from everstep.client.calls import Coordinator
 from everstep.errors import UsageError
 from everstep.job_file.quantity import parse_seconds
 from everstep.jobs import submitted
-from everstep.jobs.job_log import FILE, JobLog, Wanted, left_by
+from everstep.jobs.job_log import JobLog, Wanted, left_by
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
+from everstep.launcher.local_coordinator import CoordinatorFiles
 from everstep.launcher.run_record import RunRecord
 from everstep.platforms.base import JobRecord
 from everstep.record.log_levels import LEVELS
@@ -176,7 +177,7 @@ def _run_log(directory: Path, record: RunRecord, token_file: Path | None) -> Job
             yield coordinator
 
     def left() -> Path | None:
-        return path if (path := directory / FILE).exists() else None
+        return path if (path := CoordinatorFiles(directory=directory).logs).exists() else None
 
     def is_over() -> bool:
         found = run_record.read(directory)

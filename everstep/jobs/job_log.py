@@ -15,12 +15,12 @@ from typing import Any
 from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, Refused, StorageUnreachable, TemporaryError, UsageError
+from everstep.launcher.local_coordinator import CoordinatorFiles
 from everstep.platforms.base import JobRecord
 from everstep.storage.shared_folder import SharedFolder, below
 from everstep.storage.sqlite_copy import copy_sqlite
 from everstep.wire import LoggedLine, LogsView
 
-FILE = "coordinator-logs.db"  # beside the coordinator's store
 _PAGE_LINES = 2000
 _HELD_S = 5.0
 _AGAIN_S = 1.0
@@ -136,12 +136,13 @@ def leave_beside_checkpoints(folder: Path, uri: str, job: str, *, deadline_s: fl
     """Copy the log of a coordinator that has ended to where the job's submitter can read it; returns where that is. A
     storage that does not answer is left alone after the deadline: a pod or an allocation must not stay for it."""
     place, errors = _place(uri, job), list[Exception]()
+    logs = CoordinatorFiles(directory=folder).logs
 
     def leave() -> None:
-        whole = folder / f".{FILE}.whole"
+        whole = folder / f".{logs.name}.whole"
         try:
-            copy_sqlite(folder / FILE, whole)
-            place.send(FILE, whole)
+            copy_sqlite(logs, whole)
+            place.send(logs.name, whole)
         except Exception as error:  # raised by the thread that waits
             errors.append(error)
         finally:
@@ -154,12 +155,12 @@ def leave_beside_checkpoints(folder: Path, uri: str, job: str, *, deadline_s: fl
         raise StorageUnreachable(f"{place.uri} did not take it within {deadline_s:g} s", code="job-log-not-copied")
     for error in errors:
         raise error
-    return below(place.uri, FILE)
+    return below(place.uri, logs.name)
 
 
 def left_by(record: JobRecord) -> Path | None:
     """The log of a submitted job that is over: in its folder, or fetched from beside its checkpoints."""
-    if (here := Path(record.folder) / FILE).exists():
+    if (here := CoordinatorFiles(directory=Path(record.folder)).logs).exists():
         return here
     uri = _checkpoint_uri(record.job)
     if "://" not in uri:
@@ -167,7 +168,7 @@ def left_by(record: JobRecord) -> Path | None:
     fetched = env.home() / "logs" / f"{record.id}.db"
     if not fetched.exists():
         try:
-            if not _place(uri, record.id).fetch(FILE, fetched):
+            if not _place(uri, record.id).fetch(here.name, fetched):
                 return None
         except EverstepError:
             return None

@@ -51,7 +51,7 @@ def folder(tmp_path: Path):
     """With the log of a coordinator that was killed: its last lines are in the journal only."""
     folder = tmp_path / "job"
     folder.mkdir()
-    with closing(LogStore(f"sqlite:///{folder / 'coordinator.db'}")) as store:
+    with closing(LogStore(f"sqlite:///{folder / 'coordinator.db'}", epoch=1)) as store:
         keep(store, "the last words")
         yield folder
 

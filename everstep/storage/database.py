@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Dialect, Engine, Table, create_engine, event
 from sqlalchemy.pool import StaticPool
@@ -57,6 +60,22 @@ def open_engine(url: str, *, num_connections: int = 1, synchronous: str = "FULL"
         connection.execute(f"PRAGMA synchronous={synchronous}")
 
     return engine
+
+
+def open_readonly(path: Path) -> Engine:
+    """An SQLite file that its writer has left. Nothing is written beside it, unless the writer was killed: then the
+    rest of its log must be read first."""
+    has_rest = path.with_name(f"{path.name}-wal").exists()
+    uri = f"file:{quote(str(path.absolute()))}?{'mode=ro' if has_rest else 'immutable=1'}"
+    return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, check_same_thread=False))
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """As it is now, with what its log still holds, compact and in one private file. Needs no more memory than a few
+    pages."""
+    os.close(private_file.descriptor(target, os.O_WRONLY | os.O_TRUNC))
+    with closing(sqlite3.connect(source)) as connection:
+        connection.execute("VACUUM INTO ?", (str(target),))
 
 
 def upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:

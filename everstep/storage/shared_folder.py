@@ -6,13 +6,20 @@ bucket can read them."""
 from __future__ import annotations
 
 import contextlib
+import mmap
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from everstep.errors import EverstepError, StorageUnreachable, UsageError
 from everstep.storage import private_file
+from everstep.storage.base import open_storage
+
+_PIECE_BYTES = 1 << 20
 
 
 def below(folder: str, name: str) -> str:
@@ -26,7 +33,7 @@ class SharedFolder:
 
     def write(self, name: str, data: bytes) -> None:
         with self._reported(name):
-            if (path := self._local) is not None:
+            if (path := self.local) is not None:
                 private_file.write(path / name, data)
             else:
                 self._system().pipe_file(below(self.uri, name), data)
@@ -35,27 +42,55 @@ class SharedFolder:
         """None if it is missing."""
         with self._reported(name):
             try:
-                if (path := self._local) is not None:
+                if (path := self.local) is not None:
                     return (path / name).read_bytes()
                 found: bytes = self._system().cat_file(below(self.uri, name))
                 return found
             except FileNotFoundError:
                 return None
 
+    def put_file(self, name: str, source: Path) -> None:
+        """Copy a file of this machine there, piece by piece. It is durable on return."""
+        with self._reported(name):
+            if (path := self.local) is not None:
+                private_file.make_folder((path / name).parent)
+                with open(source, "rb") as file, private_file.replacing(path / name, is_durable=True) as copy:
+                    shutil.copyfileobj(file, copy, _PIECE_BYTES)
+                return
+            with open(source, "rb") as file, closing(open_storage(self.uri)) as storage:
+                if not os.fstat(file.fileno()).st_size:
+                    storage.put(name, b"")
+                    return
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
+                    storage.put(name, view)
+
+    def get_file(self, name: str, target: Path) -> bool:
+        """Copy it to a private file of this machine, piece by piece; False if it is missing."""
+        with self._reported(name):
+            try:
+                path = self.local
+                with open(path / name, "rb") if path is not None else self._system().open(below(self.uri, name)) as file:
+                    private_file.make_folder(target.parent)
+                    with private_file.replacing(target) as copy:
+                        shutil.copyfileobj(file, copy, _PIECE_BYTES)
+                return True
+            except FileNotFoundError:
+                return False
+
     def remove(self, names: Iterable[str]) -> None:
         """Those that exist; and the folder, if it is empty then."""
         for name in names:
             with self._reported(name), contextlib.suppress(FileNotFoundError):
-                if (path := self._local) is not None:
+                if (path := self.local) is not None:
                     (path / name).unlink()
                 else:
                     self._system().rm(below(self.uri, name))  # not every driver has rm_file
-        if (path := self._local) is not None:
+        if (path := self.local) is not None:
             with contextlib.suppress(OSError):
                 path.rmdir()
 
     @property
-    def _local(self) -> Path | None:
+    def local(self) -> Path | None:
         scheme, colon, rest = self.uri.partition("://")
         return Path(rest if colon else self.uri) if not colon or scheme in ("file", "local") else None
 

@@ -26,7 +26,7 @@ from everstep.wire.limits import check_jobs
 class Service:
     def __init__(self, store: Store, clock: Clock | None = None, turns: Turns | None = None) -> None:
         self._store, self._turns = store, turns or Turns()
-        self.logs = JobLogs(LogStore(store.url), self._turns)
+        self.logs = JobLogs(LogStore(store.url, store.epoch), self._turns)
         self.metrics = Metrics(MetricStore(store.url, store.epoch))
         self._jobs: dict[str, CoordinatedJob] = {}
         self._opening = asyncio.Lock()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -153,7 +152,7 @@ def _leave_record(folder: Path, about: RecordAbout, to: str, say: Callable[[str]
             where = place_beside(to, about.job)
             copy_record(folder, about, SharedFolder(uri=where))
             say(f"record in {where}")
-    except (EverstepError, OSError, sqlite3.Error) as error:
+    except (EverstepError, OSError) as error:
         say(f"the record could not be left{f' in {to}' if to else ''}: {error}")
 
 

@@ -85,7 +85,7 @@ def _fetched(place: SharedFolder, job: str, files: Sequence[str]) -> Path | None
         if known is None or (path.exists() and path.stat().st_size == known.size_bytes):
             continue
         aside = path.with_name(f".{name}")
-        place.get_file(name, aside)
+        place.fetch(name, aside)
         if not aside.exists() or sha256_of(aside) != known.sha256:
             aside.unlink(missing_ok=True)
             raise StorageUnreachable(

@@ -6,6 +6,7 @@ with it is whole; a copy that was interrupted is made again. The job's result ne
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -16,14 +17,15 @@ from everstep import __version__, env
 from everstep.checkpoint.catalog import find
 from everstep.checkpoint.index import checkpoint_uuid
 from everstep.checkpoint.policy import Found
-from everstep.errors import EverstepError
+from everstep.errors import EverstepError, StorageUnreachable
 from everstep.job_file.order import NodeOrder, is_for_storage
 from everstep.record.about import ABOUT, FILES, RecordAbout, RecordFile
 from everstep.storage import private_file
 from everstep.storage.base import Storage, open_storage
-from everstep.storage.database import copy_database
 from everstep.storage.shared_folder import SharedFolder, below
+from everstep.storage.sqlite_copy import copy_sqlite
 
+LEAVE_S = 300.0  # for a copy, which is long for gigabytes
 MOST_CHECKPOINTS = 1000  # the newest
 _PIECE_BYTES = 1 << 20
 
@@ -43,20 +45,40 @@ def write_about(folder: Path, about: RecordAbout) -> None:
     private_file.write(folder / ABOUT, replace(about, version=__version__).to_json())
 
 
-def copy_record(folder: Path, about: RecordAbout, to: SharedFolder) -> None:
-    """Of a coordinator that has ended. If it is there already, nothing is done."""
+def copy_record(folder: Path, about: RecordAbout, to: SharedFolder, *, deadline_s: float = LEAVE_S) -> None:
+    """Of a coordinator that has ended. A storage that does not answer is left alone after the deadline: a pod or an
+    allocation must not stay for it."""
+    errors = list[Exception]()
+
+    def copy() -> None:
+        try:
+            _copy(folder, about, to)
+        except Exception as error:  # raised by the thread that waits
+            errors.append(error)
+
+    copying = threading.Thread(target=copy, name="record copy", daemon=True)
+    copying.start()
+    copying.join(deadline_s)
+    if copying.is_alive():
+        raise StorageUnreachable(f"{to.uri} did not take it within {deadline_s:g} s", code="record-not-copied")
+    for error in errors:
+        raise error
+
+
+def _copy(folder: Path, about: RecordAbout, to: SharedFolder) -> None:
+    """Nothing is done if it is there already."""
     if to.read(ABOUT) is not None:
         return
-    aside, files = folder / ".copied", {}
+    aside, files = folder / ".record-copy", {}
     try:
         for name in FILES:
             if not (folder / name).exists():
                 continue
-            copy_database(folder / name, aside)
+            copy_sqlite(folder / name, aside)
             files[name] = RecordFile(size_bytes=aside.stat().st_size, sha256=sha256_of(aside))
-            to.put_file(name, aside)
+            to.send(name, aside)
         private_file.write(aside, replace(about, version=__version__, files=files).to_json())
-        to.put_file(ABOUT, aside)
+        to.send(ABOUT, aside)
     finally:
         aside.unlink(missing_ok=True)
 

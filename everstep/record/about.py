@@ -9,13 +9,16 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from everstep.errors import UsageError
+from everstep.record.log_place import log_path
 
 FORMAT = 1
 ABOUT = "record.json"
-STORE, METRICS, LOGS = "coordinator.db", "coordinator.db.record", "coordinator-logs.db"
+STORE, METRICS = "coordinator.db", "coordinator.db.record"
+LOGS = log_path(Path(STORE)).name
 FILES = (STORE, METRICS, LOGS)
 SUCCEEDED, FAILED, CANCELED = "succeeded", "failed", "canceled"
 

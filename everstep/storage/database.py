@@ -8,7 +8,6 @@ import json
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -68,14 +67,6 @@ def open_readonly(path: Path) -> Engine:
     has_rest = path.with_name(f"{path.name}-wal").exists()
     uri = f"file:{quote(str(path.absolute()))}?{'mode=ro' if has_rest else 'immutable=1'}"
     return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, check_same_thread=False))
-
-
-def copy_database(source: Path, target: Path) -> None:
-    """As it is now, with what its log still holds, compact and in one private file. Needs no more memory than a few
-    pages."""
-    os.close(private_file.descriptor(target, os.O_WRONLY | os.O_TRUNC))
-    with closing(sqlite3.connect(source)) as connection:
-        connection.execute("VACUUM INTO ?", (str(target),))
 
 
 def upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -6,20 +6,14 @@ bucket can read them."""
 from __future__ import annotations
 
 import contextlib
-import mmap
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from everstep.errors import EverstepError, StorageUnreachable, UsageError
 from everstep.storage import private_file
-from everstep.storage.base import open_storage
-
-_PIECE_BYTES = 1 << 20
 
 
 def below(folder: str, name: str) -> str:
@@ -49,30 +43,23 @@ class SharedFolder:
             except FileNotFoundError:
                 return None
 
-    def put_file(self, name: str, source: Path) -> None:
-        """Copy a file of this machine there, piece by piece. It is durable on return."""
+    def send(self, name: str, path: Path) -> None:
+        """Write it from a file that may be larger than the memory."""
         with self._reported(name):
-            if (path := self.local) is not None:
-                private_file.make_folder((path / name).parent)
-                with open(source, "rb") as file, private_file.replacing(path / name, is_durable=True) as copy:
-                    shutil.copyfileobj(file, copy, _PIECE_BYTES)
-                return
-            with open(source, "rb") as file, closing(open_storage(self.uri)) as storage:
-                if not os.fstat(file.fileno()).st_size:
-                    storage.put(name, b"")
-                    return
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
-                    storage.put(name, view)
+            if (folder := self.local) is not None:
+                private_file.make_folder(folder)
+                with path.open("rb") as source, private_file.replacing(folder / name, is_durable=True) as file:
+                    shutil.copyfileobj(source, file)
+            else:
+                self._system().put_file(str(path), below(self.uri, name))
 
-    def get_file(self, name: str, target: Path) -> bool:
-        """Copy it to a private file of this machine, piece by piece; False if it is missing."""
+    def fetch(self, name: str, path: Path) -> bool:
+        """Read it into a private file; False if it is missing."""
+        private_file.make_folder(path.parent)
         with self._reported(name):
             try:
-                path = self.local
-                with open(path / name, "rb") if path is not None else self._system().open(below(self.uri, name)) as file:
-                    private_file.make_folder(target.parent)
-                    with private_file.replacing(target) as copy:
-                        shutil.copyfileobj(file, copy, _PIECE_BYTES)
+                with private_file.replacing(path) as file, self._open(name) as source:
+                    shutil.copyfileobj(source, file)
                 return True
             except FileNotFoundError:
                 return False
@@ -88,6 +75,12 @@ class SharedFolder:
         if (path := self.local) is not None:
             with contextlib.suppress(OSError):
                 path.rmdir()
+
+    def _open(self, name: str) -> IO[bytes]:
+        if (folder := self.local) is not None:
+            return (folder / name).open("rb")
+        found: IO[bytes] = self._system().open(below(self.uri, name), "rb")
+        return found
 
     @property
     def local(self) -> Path | None:

@@ -22,6 +22,7 @@ from everstep.record.log_chunk import Chunk, unpack
 from everstep.record.log_search import LogPart, LogQuery, Search, find, part_at
 from everstep.storage.database import StoreError, open_readonly, words
 from everstep.wire import LoggedLine, LogsView
+from everstep.wire.bounds import MAX_INT
 
 BUDGET_S = 0.25  # of one call
 MAX_REPLY_BYTES = 1 << 20
@@ -43,8 +44,10 @@ class Cursor:
         number, _, line = text.partition(".")
         if not text:
             return cls()
-        if not (number.isascii() and number.isdigit() and line.isascii() and line.isdigit() and len(text) < 40):
-            raise Refused(f"not a cursor: {text[:40]!r}", status=422, code="log-cursor-invalid")
+        is_number = number.isascii() and number.isdigit() and line.isascii() and line.isdigit() and len(text) < 40
+        if not is_number or max(int(number), int(line)) > MAX_INT:  # more than a database can compare
+            hint = "pass `next` of an earlier reply, or nothing to start at the beginning"
+            raise Refused(f"not a cursor: {text[:40]!r}", status=422, hint=hint, code="log-cursor-invalid")
         return cls(int(number), int(line))
 
     def __str__(self) -> str:

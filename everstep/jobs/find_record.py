@@ -106,7 +106,7 @@ def _where(record: JobRecord) -> str:
     uri = record_place(_checkpoint_uri(record.job))
     if not uri:
         return "give a URL or an absolute path as `checkpoint` in the job file: the record is left beside checkpoints"
-    return f"it is left in {place_beside(uri, record.id)}; where that folder is mounted, give it instead of the job's ID"
+    return f"it is left in {place_beside(uri, record.id)}: where that folder can be read, give it instead of the ID"
 
 
 def _checkpoint_uri(job: Mapping[str, Any]) -> str:

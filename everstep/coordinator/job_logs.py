@@ -100,6 +100,11 @@ class JobLogs:
             at = Cursor.parse(view.next)
             await self._news.wait(left_s, job)
 
+    async def drop(self, job: str) -> int:
+        """All of a job; returns how many lines that were."""
+        drop = partial(self._store.drop, job)
+        return await asyncio.get_running_loop().run_in_executor(self._writing, drop)
+
     # --- in threads ---
 
     def _keep(

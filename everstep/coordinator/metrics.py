@@ -75,6 +75,10 @@ class Metrics:
     async def reports(self, job: str, since: int, limit: int) -> wire.ReportsView:
         return await self._read(lambda: self._store.reports(job, since, limit))
 
+    async def drop(self, job: str) -> int:
+        """All of a job; returns how many series that were."""
+        return await asyncio.to_thread(self._store.drop, job)
+
     async def close(self) -> None:
         await asyncio.to_thread(self._commits.close)
         self._readers.shutdown()

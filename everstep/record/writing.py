@@ -69,6 +69,11 @@ class Writing:
         self._flush()
         return answers
 
+    def forget(self, job: str) -> None:
+        """It is about to be removed."""
+        self._jobs.pop(job, None)
+        self._num_points.pop(job, None)
+
     def _keep_one(self, call: Incoming) -> MetricsKept | Refused:
         known = self._known(call.job)
         names = {f"{report.kind}/{name}" if report.kind else name for report in call.reports for name in report.values}

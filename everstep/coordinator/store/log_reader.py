@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, create_engine, func, select
+from sqlalchemy import Connection, Engine, and_, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from everstep.coordinator.store.log_tables import LOG_BLOCKS, LOG_DROPS, LOG_WRITERS
 from everstep.errors import Refused
 from everstep.record.log_chunk import Chunk, unpack
 from everstep.record.log_search import LogPart, LogQuery, Search, find, part_at
-from everstep.storage.database import StoreError, words
+from everstep.storage.database import StoreError, open_readonly, words
 from everstep.wire import LoggedLine, LogsView
 from everstep.wire.bounds import MAX_INT
 
@@ -103,7 +103,7 @@ class LogReader:
     @classmethod
     def of_file(cls, path: Path) -> LogReader:
         """The log of a job whose coordinator is gone."""
-        return cls(create_engine(f"sqlite:///{path}"))
+        return cls(open_readonly(path))
 
     def close(self) -> None:
         self._engine.dispose()

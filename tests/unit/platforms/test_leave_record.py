@@ -1,4 +1,4 @@
-"""The log that a coordinator leaves beside the checkpoints: all of it, in time, also if it was killed before."""
+"""The record that a coordinator leaves beside the checkpoints: all of it, in time, also if it was killed before."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from everstep.coordinator.finished_record import open_record
 from everstep.coordinator.store.log_reader import Cursor, LogReader
 from everstep.coordinator.store.log_store import LogBounds, LogStore, NewLines
 from everstep.errors import StorageUnreachable
 from everstep.job_file.order import NodeOrder
 from everstep.jobs.coordinate import run_coordinate
-from everstep.jobs.job_log import leave_beside_checkpoints
+from everstep.jobs.leave_record import copy_record
 from everstep.jobs.options import CoordinateOptions
 from everstep.platforms import status_file
+from everstep.record.about import RecordAbout
 from everstep.record.log_chunk import STDOUT, PrintedLine, chunk_of
 from everstep.record.log_search import LogQuery
+from everstep.storage.shared_folder import SharedFolder
 
 BOUNDS = LogBounds(max_bytes=1 << 30, days=30)
 
@@ -57,11 +60,28 @@ def folder(tmp_path: Path):
 
 
 def test_the_copy_has_the_lines_that_are_in_the_journal_only(folder: Path, tmp_path: Path) -> None:
-    place = leave_beside_checkpoints(folder, str(tmp_path / "saved"), "job")
+    copy_record(folder, RecordAbout(job="job", state="failed"), SharedFolder(uri=str(tmp_path / "saved")))
 
-    assert lines_of(Path(place)) == ["the last words"]
-    assert [path.name for path in Path(place).parent.iterdir()] == ["coordinator-logs.db"]
-    assert [path.name for path in folder.iterdir() if "whole" in path.name] == []
+    with open_record(tmp_path / "saved") as record:
+        assert [each.text for each in record.logs().lines] == ["the last words"]
+        assert (record.about.state, list(record.about.files)) == ("failed", ["coordinator-logs.db"])
+    assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "saved").iterdir()} == {
+        "coordinator-logs.db": 0o600,
+        "record.json": 0o600,
+    }
+    assert [path.name for path in folder.iterdir() if "copy" in path.name] == []
+
+
+def test_a_record_on_a_disk_that_cannot_be_written_is_read(folder: Path, tmp_path: Path) -> None:
+    copy_record(folder, RecordAbout(job="job"), SharedFolder(uri=str(tmp_path / "saved")))
+    names = sorted(path.name for path in (tmp_path / "saved").iterdir())
+    for path in (tmp_path / "saved" / "coordinator-logs.db", tmp_path / "saved"):
+        path.chmod(path.stat().st_mode & ~0o222)
+    with open_record(tmp_path / "saved") as record:
+        assert [each.text for each in record.logs(regex="w.rds").lines] == ["the last words"]
+        assert record.series().series == []
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == names
+    (tmp_path / "saved").chmod(0o700)
 
 
 class SilentStorage(MemoryFileSystem):
@@ -76,11 +96,11 @@ def test_a_storage_that_does_not_answer_does_not_hold_the_coordinator(folder: Pa
     fsspec.register_implementation("silent", SilentStorage, clobber=True)
     try:
         with pytest.raises(StorageUnreachable, match=r"within 0\.2 s"):
-            leave_beside_checkpoints(folder, "silent://bucket", "job", deadline_s=0.2)
+            copy_record(folder, RecordAbout(job="job"), SharedFolder(uri="silent://bucket"), deadline_s=0.2)
     finally:
         SilentStorage.answers.set()
         for thread in threading.enumerate():
-            if thread.name == "log copy":
+            if thread.name == "record copy":
                 thread.join()
 
 

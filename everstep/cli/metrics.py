@@ -13,6 +13,7 @@ from typing import Protocol
 from rich.console import Console
 
 from everstep.cli.options import command
+from everstep.cli.printable import printable
 from everstep.cli.tables import print_json, table
 from everstep.client.calls import Coordinator
 from everstep.client.series import SeriesPages, all_series
@@ -140,7 +141,14 @@ def _print_series(found: list[SeriesView], options: MetricsOptions) -> None:
         print_json([asdict(each) for each in found])
         return
     rows = [
-        (each.name, f"{float(each.last):.6g}", _number(each.least), _number(each.most), each.count, each.last_step)
+        (
+            printable(each.name),
+            f"{float(each.last):.6g}",
+            _number(each.least),
+            _number(each.most),
+            each.count,
+            each.last_step,
+        )
         for each in sorted(found, key=lambda each: each.name)
     ]
     columns = ("name", "last", "min", "max", "points", "step")

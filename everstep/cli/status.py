@@ -13,6 +13,7 @@ from rich.table import Table
 
 from everstep import env
 from everstep.cli.options import command
+from everstep.cli.printable import printable
 from everstep.cli.tables import print_json, table
 from everstep.client.calls import Coordinator
 from everstep.client.series import all_series
@@ -108,7 +109,7 @@ def print_training(view: JobView, series: Sequence[SeriesView]) -> None:
     console = Console()
     console.print(render(view))
     if line := newest_line(series):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def as_json(view: JobView, series: Sequence[SeriesView]) -> dict[str, Any]:

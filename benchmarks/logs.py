@@ -17,21 +17,29 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import insert
 
 from everstep import wire
 from everstep.client.calls import Coordinator
 from everstep.coordinator.store import log_store
-from everstep.coordinator.store.log_store import LogBounds, LogStore
+from everstep.coordinator.store.log_store import DAY_S, LogStore
 from everstep.coordinator.store.log_tables import LOG_BLOCKS, LOG_WRITERS
 from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
 from everstep.record.log_chunk import MAX_CHUNK_BYTES, STDOUT, Chunk, PrintedLine, chunk_of
 from everstep.record.log_trigrams import build_filter
 
 RARE = "CUDA out of memory"
-BOUNDS = LogBounds(max_bytes=1 << 40, days=365)
 NUM_KINDS = 16  # of chunks; the others are copies: to make a gigabyte of lines takes much longer than to search it
+
+
+SEARCHES: dict[str, tuple[str, dict[str, Any], bool]] = {  # in which log, what, and whether only for the first lines
+    "log_search_10mb_s": ("small", {"text": "loss=0.12345"}, False),
+    "log_regex_10mb_s": ("small", {"regex": r"loss=0\.1234\d* |s=9{5}$"}, False),
+    "log_search_1gb_first_s": ("large", {"text": RARE}, True),
+    "log_levels_1gb_first_s": ("large", {"level": 40}, True),
+}
 
 
 def chunk(kind: int, *, rare: bool = False) -> Chunk:
@@ -57,7 +65,7 @@ def fill(store: LogStore, job: str, num_mb: int) -> int:
     num_bytes, line, rows = 0, 0, []
     for number in range(1, num_chunks + 1):
         each, data, its_filter = packed[id(rare if number == num_chunks * 7 // 10 + 1 else usual[number % NUM_KINDS])]
-        row = log_store._block(job, [[number, "w0", 0, line, each.num_lines]], each, data, BOUNDS)
+        row = log_store._block(job, [[number, "w0", 0, line, each.num_lines]], each, data, time.time() + 365 * DAY_S)
         rows.append({**row, "filter": its_filter})
         line, num_bytes = line + each.num_lines, num_bytes + len(each.text)
         if len(rows) == 64 or number == num_chunks:
@@ -80,15 +88,12 @@ def search(coordinator: Coordinator, *, only_first: bool = False, **wanted: obje
             return time.perf_counter() - began, found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mb", type=int, default=1000, help="size of the large log")
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
+def measure(num_mb: int, rounds: int = 9) -> dict[str, float]:
+    """Medians, in seconds. `num_mb`: of the large log."""
     with tempfile.TemporaryDirectory(prefix="everstep-logs-") as folder:
         files = CoordinatorFiles(directory=Path(folder))
-        store = LogStore(files.store_url)
-        sizes = {"small": fill(store, "small", 10), "large": fill(store, "large", options.mb)}
+        store = LogStore(files.store_url, epoch=0)
+        sizes = {"small": fill(store, "small", 10), "large": fill(store, "large", num_mb)}
         store.close()
         child, url = start_coordinator(files)
         with child:
@@ -96,15 +101,9 @@ def main() -> None:
             jobs = {job: Coordinator(url, token, job) for job in sizes}
             for each in jobs.values():
                 each.create_job(wire.JobSpec())
-            wanted = {
-                "log_search_10mb_s": ("small", {"text": "loss=0.12345"}, False),
-                "log_regex_10mb_s": ("small", {"regex": r"loss=0\.1234\d* |s=9{5}$"}, False),
-                "log_search_1gb_first_s": ("large", {"text": RARE}, True),
-                "log_levels_1gb_first_s": ("large", {"level": 40}, True),
-            }
-            times: dict[str, list[float]] = {name: [] for name in wanted}
-            for _ in range(options.rounds):
-                for name, (job, what, only_first) in wanted.items():
+            times: dict[str, list[float]] = {name: [] for name in SEARCHES}
+            for _ in range(rounds):
+                for name, (job, what, only_first) in SEARCHES.items():
                     seconds, found = search(jobs[job], only_first=only_first, **what)
                     times[name].append(seconds)
                     assert found or not only_first, name
@@ -112,8 +111,15 @@ def main() -> None:
                 each.close()
     for name, taken in times.items():
         print(f"{name:24} median {statistics.median(taken):.3f} s, {min(taken):.3f} to {max(taken):.3f}")
-    medians = {name: round(statistics.median(taken), 3) for name, taken in times.items()}
-    print(json.dumps({**medians, "large_mb": round(sizes["large"] / 1e6)}))
+    return {name: statistics.median(taken) for name, taken in times.items()} | {"large_mb": sizes["large"] / 1e6}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mb", type=int, default=1000, help="size of the large log")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    print(json.dumps({name: round(value, 3) for name, value in measure(options.mb, options.rounds).items()}))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 from everstep import env
 from everstep.cli.options import command
 from everstep.coordinator.edge.server import serve as serve_coordinator
+from everstep.coordinator.retention import DAYS
 from everstep.launcher.local_coordinator import write_token
 from everstep.settings import setting
 
@@ -37,6 +38,9 @@ class ServeOptions:
         None, "Key of the certificate (PEM), readable only by you, without a passphrase", metavar="FILE"
     )
     code: Path | None = setting(None, "Folder with jobs' code (code-SHA256.tar.gz) that nodes may fetch", metavar="DIR")
+    keep_days: float = setting(
+        DAYS, "Remove jobs from the store this many days after they have ended", metavar="DAYS", above=0
+    )
 
 
 @command(ServeOptions)
@@ -52,6 +56,7 @@ def serve(options: ServeOptions) -> None:
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,
         code=options.code,
+        keep_days=options.keep_days,
     )
 
 

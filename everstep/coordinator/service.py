@@ -10,6 +10,7 @@ from everstep.coordinator.clock import Clock
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.job_logs import JobLogs
 from everstep.coordinator.metrics import Metrics
+from everstep.coordinator.retention import DAYS, Retention
 from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
@@ -24,11 +25,15 @@ from everstep.wire.limits import check_jobs
 
 
 class Service:
-    def __init__(self, store: Store, clock: Clock | None = None, turns: Turns | None = None) -> None:
+    def __init__(
+        self, store: Store, clock: Clock | None = None, turns: Turns | None = None, *, keep_days: float = DAYS
+    ) -> None:
         self._store, self._turns = store, turns or Turns()
-        self.logs = JobLogs(LogStore(store.url), self._turns)
+        self.logs = JobLogs(LogStore(store.url, store.epoch), self._turns)
         self.metrics = Metrics(MetricStore(store.url, store.epoch))
         self._jobs: dict[str, CoordinatedJob] = {}
+        self._over: set[str] = set()  # at the last look
+        self.retention = Retention(store, self.metrics, self.logs, forget=self._forget, drop=self._drop, days=keep_days)
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
         self._ticking = asyncio.create_task(self._clock.tick())
@@ -42,6 +47,7 @@ class Service:
 
     async def close(self) -> None:
         self._ticking.cancel()
+        await self.retention.close()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         await self.logs.close()
         await self.metrics.close()
@@ -80,6 +86,18 @@ class Service:
         if found is None or number == 0:
             raise Refused(f"job {name} has no generation {number}", status=UNKNOWN, code="generation-unknown")
         return generation_view(found)
+
+    async def _forget(self) -> None:
+        """Jobs that nothing is left to be done for, since the look before this one."""
+        idle = {name for name, job in self._jobs.items() if job.is_done}
+        for name in idle & self._over:
+            await self._drop(name)
+        self._over = idle - self._over
+
+    async def _drop(self, name: str) -> None:
+        async with self._opening:  # whoever asks for it now waits, and reads what was kept
+            if (job := self._jobs.pop(name, None)) is not None:
+                await job.close()
 
     async def _load(self, name: str) -> CoordinatedJob | None:
         async with self._opening:

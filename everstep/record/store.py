@@ -14,17 +14,18 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Engine, and_, func, insert, inspect, or_, select, update
+from sqlalchemy import Connection, Engine, and_, delete, func, insert, inspect, or_, select, true, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from everstep.errors import UNKNOWN, Refused, UsageError
 from everstep.record import pyramid
 from everstep.record.pyramid import Cells, RowKey, Span
 from everstep.record.report_rows import load_reports
-from everstep.record.tables import OWNER, REVISION, ROWS, SERIES, TABLES
+from everstep.record.tables import OWNER, REPORTS, REVISION, ROWS, SERIES, TABLES
 from everstep.record.writing import Incoming, Writing
-from everstep.storage.database import StoreError, StoreTaken, open_engine, sqlite_path, words
+from everstep.storage.database import StoreError, StoreTaken, open_engine, open_readonly, sqlite_path, words
 from everstep.wire import MetricsKept, ReportsView
+from everstep.wire.metrics import SYSTEM
 
 ROWS_PER_ANSWER = 1000  # of a full window: 16 points each at most
 
@@ -55,21 +56,38 @@ class MetricStore:
         self._opening = threading.Lock()
         self._memory = threading.Lock()  # a database in memory has one connection
         self._writing = Writing()
+        self._turn = threading.Lock()  # of those who write
 
     def keep(self, calls: Sequence[Incoming]) -> list[MetricsKept | Refused]:
         """All of them in one transaction, durable on return; a call that is refused changes nothing."""
         try:
-            with self._transaction(is_writing=True) as connection:
+            with self._turn, self._transaction(is_writing=True) as connection:
                 return self._writing.keep(connection, calls)
         except BaseException:
             self._writing = Writing()
             raise
 
-    def series(self, job: str, after: int = 0, limit: int = 1000) -> tuple[list[Series], int]:
-        """In the order of their numbers; and how many there are in all."""
-        query = select(SERIES.c.series, SERIES.c.name, SERIES.c.total).where(SERIES.c.job == job)
+    def drop(self, job: str) -> int:
+        """Remove all of a job, by any thread, in transactions that reports of other jobs need not wait for long.
+        Returns how many series that were."""
+        num_series = 0
+        while True:
+            with self._turn, self._transaction(is_writing=True) as connection:
+                self._writing.forget(job)
+                series = connection.scalar(select(SERIES.c.series).where(SERIES.c.job == job).limit(1))
+                if series is None:
+                    connection.execute(delete(REPORTS).where(REPORTS.c.job == job))
+                    return num_series
+                connection.execute(delete(ROWS).where(ROWS.c.series == series))
+                connection.execute(delete(SERIES).where(SERIES.c.series == series))
+            num_series += 1
+
+    def series(self, job: str, after: int = 0, limit: int = 1000, *, is_own: bool = False) -> tuple[list[Series], int]:
+        """In the order of their numbers; and how many there are in all. `is_own`: what the job itself has reported."""
+        wanted = and_(SERIES.c.job == job, SERIES.c.name.not_like(f"{SYSTEM}%") if is_own else true())
+        query = select(SERIES.c.series, SERIES.c.name, SERIES.c.total).where(wanted)
         with self._transaction() as connection:
-            total = connection.scalar(select(func.count()).select_from(SERIES).where(SERIES.c.job == job)) or 0
+            total = connection.scalar(select(func.count()).select_from(SERIES).where(wanted)) or 0
             found = connection.execute(query.where(SERIES.c.series > after).order_by(SERIES.c.series).limit(limit))
             return [Series(*each[:2], pyramid.unpack_span(each[2])) for each in found], total
 
@@ -113,10 +131,6 @@ class MetricStore:
         with self._transaction() as connection:
             return load_reports(connection, job, since, limit)
 
-    def exists(self) -> bool:
-        path = sqlite_path(self._url)
-        return path is None or Path(f"{path}.record").exists()
-
     def close(self) -> None:
         for engine in (self._writer, self._reader):
             if engine is not None:
@@ -128,15 +142,19 @@ class MetricStore:
         with self._opening:
             if self._writer is None or self._reader is None:
                 path = sqlite_path(self._url)
-                if path is None:
+                if path and self._epoch is None:
+                    writer = reader = open_readonly(Path(f"{path}.record"))
+                elif path is None:
                     writer = open_engine(self._url)
                     reader = open_engine(self._url, isolation_level="REPEATABLE READ")
                 else:
                     writer = open_engine(f"{path}.record" if path else "sqlite://")
                     reader = open_engine(f"{path}.record") if path else writer
-                if self._epoch is not None:
-                    with writer.begin() as connection:
+                with writer.begin() as connection:
+                    if self._epoch is not None:
                         _take(connection, self._epoch)
+                    else:
+                        _check_revision(connection)
                 self._writer, self._reader = writer, reader
             return self._writer, self._reader
 
@@ -169,6 +187,13 @@ def _take(connection: Connection, epoch: int) -> None:
         TABLES.create_all(connection)
         connection.execute(insert(OWNER).values(epoch=epoch, revision=REVISION))
         return
+    if _check_revision(connection) > epoch:
+        raise _taken()
+    connection.execute(update(OWNER).values(epoch=epoch))
+
+
+def _check_revision(connection: Connection) -> int:
+    """Returns the epoch of its last owner."""
     found = connection.execute(select(OWNER.c.epoch, OWNER.c.revision).with_for_update()).one()
     if found.revision != REVISION:
         raise UsageError(
@@ -176,9 +201,7 @@ def _take(connection: Connection, epoch: int) -> None:
             hint="give another --store, or use the version of everstep that wrote this one",
             code="record-revision-unknown",
         )
-    if found.epoch > epoch:
-        raise _taken()
-    connection.execute(update(OWNER).values(epoch=epoch))
+    return int(found.epoch)
 
 
 def _taken() -> StoreTaken:
@@ -198,6 +221,7 @@ def _find(connection: Connection, job: str, series: int) -> Series:
 
 
 def _rows(connection: Connection, series: int, wanted: object) -> dict[RowKey, Cells]:
+    """In any order: for alternatives in an order, SQLite would read all rows of the series."""
     query = select(ROWS.c.level, ROWS.c.number, ROWS.c.data).where(ROWS.c.series == series, wanted)  # type: ignore[arg-type]
-    found = connection.execute(query.order_by(ROWS.c.level, ROWS.c.number))
+    found = connection.execute(query)
     return {(level, number): pyramid.unpack(level, data) for level, number, data in found}

@@ -181,6 +181,13 @@ class Policy:
         most=1 << 20,
         section="logs",
     )
+    system_metrics_s: float = setting(
+        10.0,
+        "Sample processors, memory, network and GPUs of nodes and workers this often; 0: never",
+        details="A job with many samples gets fewer: the interval doubles with every 5 million points",
+        least=0,
+        section="metrics",
+    )
 
 
 def policy_problems(policy: Policy) -> Iterator[str]:

@@ -26,6 +26,7 @@ from everstep.coordinator.edge.guard import TOKEN, MethodNotAllowed, Receive, Sc
 from everstep.coordinator.edge.handlers import HttpCall
 from everstep.coordinator.edge.openapi import adapter, parameter_adapter
 from everstep.coordinator.job import CoordinatedJob
+from everstep.coordinator.retention import DAYS
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.turns import Turns
@@ -103,8 +104,11 @@ class Routes:
 class Dispatcher:
     """The coordinator as an ASGI application, behind the guard. `code`: the folder whose tarballs nodes may fetch."""
 
-    def __init__(self, store: Store, code: Path | None, on_ready: Callable[[], None], turns: Turns) -> None:
+    def __init__(
+        self, store: Store, code: Path | None, on_ready: Callable[[], None], turns: Turns, *, keep_days: float = DAYS
+    ) -> None:
         self._store, self._code, self._on_ready, self._turns = store, code, on_ready, turns
+        self._keep_days = keep_days
         self._routes = Routes(OPERATIONS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,7 +145,7 @@ class Dispatcher:
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end."""
         await receive()
-        self._service = Service(self._store, turns=self._turns)
+        self._service = Service(self._store, turns=self._turns, keep_days=self._keep_days)
         self._on_ready()
         await send({"type": "lifespan.startup.complete"})
         await receive()

@@ -23,6 +23,7 @@ from everstep.coordinator.edge.certificate import is_loopback, plain_warning, se
 from everstep.coordinator.edge.connection import HttpConnection
 from everstep.coordinator.edge.dispatch import Dispatcher
 from everstep.coordinator.edge.guard import Guard, KnownTokens
+from everstep.coordinator.retention import DAYS
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.turns import Turns
 from everstep.errors import UsageError
@@ -58,6 +59,7 @@ def serve(
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
     code: Path | None = None,
+    keep_days: float = DAYS,
 ) -> None:
     """Answer until SIGTERM or SIGINT. The URL goes to stdout, and as one line to `ready_fd` or `ready_file`."""
     tls = server_context(tls_cert, tls_key)
@@ -74,7 +76,7 @@ def serve(
             _say_ready(url, ready_fd, ready_file)
 
         turns = Turns()
-        app = Dispatcher(Store(store_url), code, on_ready, turns)
+        app = Dispatcher(Store(store_url), code, on_ready, turns, keep_days=keep_days)
         config = uvicorn.Config(
             Guard(app, KnownTokens(parse_tokens(token))),
             http=functools.partial(HttpConnection, turns),  # type: ignore[arg-type]

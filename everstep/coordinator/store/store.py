@@ -40,6 +40,7 @@ from everstep.coordinator.store.migrate import bring_up_to_date
 from everstep.coordinator.store.tables import (
     BAD_SHARDS,
     DATASETS,
+    ENDED_JOBS,
     GENERATIONS,
     HOLDERS,
     JOBS,
@@ -74,6 +75,7 @@ class Store:
         try:
             with self._engine.begin() as connection:
                 bring_up_to_date(connection)
+                ENDED_JOBS.create(connection, checkfirst=True)
                 self.epoch = _take(connection)
         except SQLAlchemyError as error:
             raise _not_opened(error) from None
@@ -176,11 +178,29 @@ class Store:
 
     def load(self, job: str) -> Roster | None:
         with self._reading() as connection:
-            return _load(connection, job)
+            return load_roster(connection, job)
 
     def generation(self, job: str, number: int) -> Generation | None:
         with self._reading() as connection:
-            return _load_generation(connection, job, number)
+            return load_generation(connection, job, number)
+
+    def jobs_ended(self, now: float, before: float, limit: int) -> list[str]:
+        """Of the jobs that are over, those that were so at a time before this one. When a job was first seen to be over
+        is kept here."""
+        is_over = JOBS.c.is_finished | JOBS.c.is_stopped
+        with self._writing() as connection:
+            new = select(JOBS.c.job).where(is_over, JOBS.c.job.not_in(select(ENDED_JOBS.c.job)))
+            if rows := [{"job": job, "seen_at": now} for job in connection.scalars(new)]:
+                connection.execute(insert(ENDED_JOBS), rows)
+            old = select(ENDED_JOBS.c.job).where(ENDED_JOBS.c.seen_at < before).order_by(ENDED_JOBS.c.seen_at)
+            return list(connection.scalars(old.limit(limit)))
+
+    def drop(self, job: str) -> None:
+        """Remove all rows of a job."""
+        tables = [each for each in TABLES.sorted_tables if "job" in each.columns]
+        with self._writing() as connection:
+            for table in (*tables, ENDED_JOBS):
+                connection.execute(delete(table).where(table.c.job == job))
 
     def save_ledgers(self, job: str, ledgers: Sequence[Rows]) -> None:
         """Write what changed in them."""
@@ -286,7 +306,7 @@ def _save_closing(connection: Connection, job: str, generation: Generation) -> N
     connection.execute(this.values({name: getattr(generation, name) for name in _CLOSING}))
 
 
-def _load(connection: Connection, job: str) -> Roster | None:
+def load_roster(connection: Connection, job: str) -> Roster | None:
     found = _find(connection, JOBS, job=job)
     if not found:
         return None
@@ -299,14 +319,14 @@ def _load(connection: Connection, job: str) -> Roster | None:
         policy=Policy(**found[0].pop("policy")),
         attempt=Attempt(**attempt, parts=parts),
         workers={each.worker: each for each in workers},
-        generation=(_load_generation(connection, job, last) if last else None) or Generation(),
+        generation=(load_generation(connection, job, last) if last else None) or Generation(),
         num_announced=sum(1 for each in workers if each.incarnation),
         reserved={(each.agent, each.request): each.worker for each in workers},
         **found[0],
     )
 
 
-def _load_generation(connection: Connection, job: str, number: int) -> Generation | None:
+def load_generation(connection: Connection, job: str, number: int) -> Generation | None:
     found = _find(connection, GENERATIONS, job=job, number=number)
     if not found:
         return None

@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, MetaData, String, Table, Text
 
 from everstep.coordinator.roster.facts import Worker
 
@@ -66,3 +66,5 @@ BAD_SHARDS = Table(
     TABLES,
     *(_name("job"), _name("dataset"), _key("start"), _number("failures"), _text("reason"), _json("skipped")),
 )
+# Made where it is missing: an older version that finds it need not know it.
+ENDED_JOBS = Table("ended_jobs", MetaData(), _name("job"), Column("seen_at", Float, nullable=False))

@@ -30,6 +30,7 @@ from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.log_sender import LogSender
 from everstep.launcher.logs import FilteredCopy, tail
 from everstep.launcher.node import NodeSpec
+from everstep.launcher.node_bounds import NodeBounds
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
 from everstep.launcher.starter import Starter
 from everstep.launcher.summary import LastWords, failure_report, summary
@@ -192,7 +193,11 @@ def _run_node(node: NodeSpec, display: JobDisplay, starter: Starter, token: Path
             return checked.exit_code
         node = replace(node, fitness=checked.fitness)
 
-    with _log_sender(node, display) as sender, _event_files(node, display) as event_files:
+    with (
+        _log_sender(node, display) as sender,
+        _event_files(node, display) as event_files,
+        _node_bounds(node, display),
+    ):
 
         def follow(worker: LocalWorker) -> None:
             place, child = worker.place, worker.child
@@ -241,6 +246,17 @@ def _event_files(node: NodeSpec, display: JobDisplay) -> EventFiles:
     return EventFiles(
         lambda: Coordinator(node.coordinator_url, tokens, node.job),
         root=None if given == "off" else Path(given or ".").absolute(),
+        directory=node.directory,
+        say=display.say,
+    )
+
+
+def _node_bounds(node: NodeSpec, display: JobDisplay) -> NodeBounds:
+    tokens = env.read_token(node.token_file)
+    return NodeBounds(
+        lambda: Coordinator(node.coordinator_url, tokens, node.job),
+        agent=node.agent,
+        events=env.share_events(node.directory / "events.jsonl"),
         directory=node.directory,
         say=display.say,
     )

@@ -4,11 +4,12 @@ A file is a worker's if its name has this host and the worker's process, as the 
 other job's files are taken, wherever they are below the folder. Tags keep their names, steps, times and NaNs. A worker
 with several folders: what is not in the first one has the folder's name before its tags; what is not of rank 0 has the
 worker's name. How far each file was read is in a file, kept after the coordinator has the points: the next agent of
-this folder goes on from there. A thread and a connection of its own; nothing here can end a job."""
+this folder continues from there. A thread and a connection of its own; nothing here can end a job."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -219,11 +220,8 @@ def _prefix(owner: EventWorker, folder: Path) -> str:
 
 
 def _event_files(root: Path) -> Iterator[Path]:
-    num_folders, first_depth = 0, len(root.parts)
-    for folder, below, names in os.walk(root):
-        num_folders += 1
-        if num_folders > _MOST_FOLDERS:
-            return
+    first_depth = len(root.parts)
+    for folder, below, names in itertools.islice(os.walk(root), _MOST_FOLDERS):
         is_deep = len(Path(folder).parts) - first_depth >= _MOST_DEPTH
         below[:] = [] if is_deep else sorted(each for each in below if not each.startswith((".", "__")))
         yield from (Path(folder) / name for name in names if "tfevents" in name)

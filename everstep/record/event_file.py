@@ -44,13 +44,13 @@ class Damaged(ValueError):
 
 
 def read_scalars(data: bytes) -> tuple[list[Scalar], int]:
-    """Of all whole records at the beginning of `data`, and how many bytes these take. Damaged, if the first is none."""
+    """Of all whole records at the beginning of `data`, and how many bytes these take. Damaged, if the first one cannot be read."""
     found, at = list[Scalar](), 0
     while len(data) - at >= _HEAD_BYTES:
         length, check = struct.unpack_from("<QI", data, at)
         if length > MAX_RECORD_BYTES or _masked_crc(data[at : at + 8]) != check:
             if at:
-                break  # told when it is the first
+                break  # raised when it is the first
             raise Damaged(f"not a record of an event file: its length is {length}, with a wrong checksum")
         end = at + _HEAD_BYTES + length + _TAIL_BYTES
         if end > len(data):

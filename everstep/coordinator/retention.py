@@ -25,7 +25,7 @@ _MOST_AT_ONCE = 100  # the rest waits for the next look
 
 
 class JobRetention:
-    """`forget`: out of the memory, those that were over at the last look. `drop`: this one, also while calls read it."""
+    """`forget`: out of the memory, those that were over at the last look. `drop`: this one, also if calls read it."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from everstep.checkpoint.index import checkpoint_uuid
 from everstep.checkpoint.policy import Found
 from everstep.errors import EverstepError, StorageUnreachable
 from everstep.job_file.order import NodeOrder, is_for_storage
-from everstep.record.about import ABOUT, FILES, RecordAbout, CopiedFile
+from everstep.record.about import ABOUT, FILES, CopiedFile, RecordAbout
 from everstep.storage import private_file
 from everstep.storage.base import Storage, open_storage
 from everstep.storage.shared_folder import SharedFolder, below

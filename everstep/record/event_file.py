@@ -44,7 +44,8 @@ class Damaged(ValueError):
 
 
 def read_scalars(data: bytes) -> tuple[list[Scalar], int]:
-    """Of all whole records at the beginning of `data`, and how many bytes these take. Damaged, if the first one cannot be read."""
+    """Of all whole records at the beginning of `data`, and how many bytes these take. Raises Damaged if the first one
+    cannot be read."""
     found, at = list[Scalar](), 0
     while len(data) - at >= _HEAD_BYTES:
         length, check = struct.unpack_from("<QI", data, at)

@@ -80,10 +80,10 @@ class FinishedRecord:
             raise Refused(f"job {self.job} has no generation {number}", status=UNKNOWN, code="generation-unknown")
         return generation_view(found)
 
-    def series(self, after: int = 0, limit: int = MOST_SERIES) -> wire.SeriesList:
+    def series(self, after: int = 0, limit: int = MOST_SERIES, *, is_own: bool = False) -> wire.SeriesList:
         if not self._has_metrics():
             return wire.SeriesList(series=[], num_series=0)
-        return series_list(*self._metric_store().series(self.job, after, limit))
+        return series_list(*self._metric_store().series(self.job, after, limit, is_own=is_own))
 
     def series_window(
         self, series: int, *, start: int = 0, stop: int = MAX_INT, columns: int = 1000, is_full: bool = False

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Engine, and_, delete, func, insert, inspect, or_, select, update
+from sqlalchemy import Connection, Engine, and_, delete, func, insert, inspect, or_, select, true, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from everstep.errors import UNKNOWN, Refused, UsageError
@@ -25,6 +25,7 @@ from everstep.record.tables import OWNER, REPORTS, REVISION, ROWS, SERIES, TABLE
 from everstep.record.writing import Incoming, Writing
 from everstep.storage.database import StoreError, StoreTaken, open_engine, open_readonly, sqlite_path, words
 from everstep.wire import MetricsKept, ReportsView
+from everstep.wire.metrics import SYSTEM
 
 ROWS_PER_ANSWER = 1000  # of a full window: 16 points each at most
 
@@ -81,11 +82,12 @@ class MetricStore:
                 connection.execute(delete(SERIES).where(SERIES.c.series == series))
             num_series += 1
 
-    def series(self, job: str, after: int = 0, limit: int = 1000) -> tuple[list[Series], int]:
-        """In the order of their numbers; and how many there are in all."""
-        query = select(SERIES.c.series, SERIES.c.name, SERIES.c.total).where(SERIES.c.job == job)
+    def series(self, job: str, after: int = 0, limit: int = 1000, *, is_own: bool = False) -> tuple[list[Series], int]:
+        """In the order of their numbers; and how many there are in all. `is_own`: what the job itself has reported."""
+        wanted = and_(SERIES.c.job == job, SERIES.c.name.not_like(f"{SYSTEM}%") if is_own else true())
+        query = select(SERIES.c.series, SERIES.c.name, SERIES.c.total).where(wanted)
         with self._transaction() as connection:
-            total = connection.scalar(select(func.count()).select_from(SERIES).where(SERIES.c.job == job)) or 0
+            total = connection.scalar(select(func.count()).select_from(SERIES).where(wanted)) or 0
             found = connection.execute(query.where(SERIES.c.series > after).order_by(SERIES.c.series).limit(limit))
             return [Series(*each[:2], pyramid.unpack_span(each[2])) for each in found], total
 

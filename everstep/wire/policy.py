@@ -189,6 +189,13 @@ class Policy:
         above=0,
         section="logs",
     )
+    system_metrics_s: float = setting(
+        10.0,
+        "Sample processors, memory, network and GPUs of nodes and workers this often; 0: never",
+        details="A job with many samples gets fewer: the interval doubles with every 5 million points",
+        least=0,
+        section="metrics",
+    )
 
 
 def policy_problems(policy: Policy) -> Iterator[str]:

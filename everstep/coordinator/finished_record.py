@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sqlalchemy import Engine, inspect, select
+from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from everstep import wire
@@ -161,9 +161,7 @@ def _only_job(folder: Path) -> str:
     try:
         engine = open_readonly(path)
         with engine.connect() as connection:
-            jobs = (
-                list(connection.scalars(select(JOBS.c.job).limit(3))) if inspect(connection).has_table("jobs") else []
-            )
+            jobs = list(connection.scalars(select(JOBS.c.job).limit(3)))
         engine.dispose()
     except SQLAlchemyError as error:
         raise StoreError(f"{path} cannot be read: {words(error)}", code="record-not-read") from None

@@ -86,7 +86,7 @@ class JobLogs:
             self._news.ring_for(roster.job)
             self._writing.submit(self._tidy, roster.job, bounds)
         told = [wire.LogPosition(worker=name, **asdict(at)) for name, at in positions.items()]
-        return wire.LogsKept(positions=told, node_log_mb=policy.node_log_mb)
+        return wire.LogsKept(positions=told, node_log_mb=policy.node_log_mb, node_log_days=policy.node_log_days)
 
     async def read(self, job: str, query: LogQuery, *, cursor: str, limit: int, context: int, wait_s: float) -> bytes:
         """A view as JSON, which takes as long as the reading: the reader does both."""

@@ -1,7 +1,7 @@
-"""Jobs that are over leave the memory when nobody needs them, and after some days the store: series, lines, roster.
+"""Jobs that are over leave the memory after some minutes, and the store after some days: series, lines, roster.
 
-A job that has left the memory is read from the store again when somebody asks. What is removed for good is counted and
-logged. Metrics and lines go first, the job last: a removal that was interrupted is found again and finished."""
+A job that has left the memory is read from the store again when a call asks for it. Each removal from the store is
+counted and logged. Metrics and lines go first, the job last: an interrupted removal is found again and finished."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _MOST_NAMED = 10
 _MOST_AT_ONCE = 100  # the rest waits for the next look
 
 
-class Retention:
-    """`forget`: out of the memory, those that were over at the last look. `drop`: this one, whoever reads it."""
+class JobRetention:
+    """`forget`: out of the memory, those that were over at the last look. `drop`: this one, also if calls read it."""
 
     def __init__(
         self,

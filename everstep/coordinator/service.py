@@ -10,7 +10,7 @@ from everstep.coordinator.clock import Clock
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.job_logs import JobLogs
 from everstep.coordinator.metrics import Metrics
-from everstep.coordinator.retention import DAYS, Retention
+from everstep.coordinator.retention import DAYS, JobRetention
 from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
@@ -33,7 +33,9 @@ class Service:
         self.metrics = Metrics(MetricStore(store.url, store.epoch))
         self._jobs: dict[str, CoordinatedJob] = {}
         self._over: set[str] = set()  # at the last look
-        self.retention = Retention(store, self.metrics, self.logs, forget=self._forget, drop=self._drop, days=keep_days)
+        self.retention = JobRetention(
+            store, self.metrics, self.logs, forget=self._forget, drop=self._drop, days=keep_days
+        )
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
         self._ticking = asyncio.create_task(self._clock.tick())
@@ -95,7 +97,7 @@ class Service:
         self._over = idle - self._over
 
     async def _drop(self, name: str) -> None:
-        async with self._opening:  # whoever asks for it now waits, and reads what was kept
+        async with self._opening:  # a call for it waits, and then reads what was kept
             if (job := self._jobs.pop(name, None)) is not None:
                 await job.close()
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import time
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from everstep import env
+from everstep.checkpoint.index import place_of_job
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
 from everstep.jobs.check import check_node
+from everstep.jobs.leave_record import checkpoints_at, write_about
 from everstep.jobs.meeting import coordinator_of, create_job, is_host, job_folder, job_id, policy_of
 from everstep.jobs.node_spec import node_spec
 from everstep.jobs.options import JoinOptions, RunOptions
@@ -30,10 +35,12 @@ from everstep.launcher.summary import LastWords, failure_report, summary
 from everstep.launcher.torchrun_options import parse_ranks, parse_signals, parse_streams, parse_texts
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.process import ENDED
+from everstep.record.about import ABOUT, CANCELED, FAILED, STORE, SUCCEEDED, RecordAbout
 from everstep.record.log_masks import Masks
-from everstep.wire import Policy
+from everstep.wire import Policy, to_json
 from everstep.wire.tokens import parse_tokens
 
+_STATES = {run_record.FINISHED: SUCCEEDED, run_record.FAILED: FAILED, run_record.INTERRUPTED: CANCELED}
 _SEND_S = 5.0  # for the last lines, at the end of a node
 
 
@@ -86,7 +93,32 @@ def run_job(
         code = _run_node(node, display, starter, token, check_by=policy if options.check else None)
         if options.coordinator is None:
             _warn_about_orphans(url, token, job, directory, is_hosting=is_hosting)
-        return code
+        view = _last_view(url, token, job)
+    if (directory / STORE).exists():  # the coordinator was ours
+        shown = {"command": list(command), "workers": num_workers, "policy": asdict(policy)}
+        _leave_record(directory, RecordAbout(job=job, name=name, configuration=shown, view=view), display.elapsed_s)
+    return code
+
+
+def _last_view(url: str, token: Path, job: str) -> dict[str, Any]:
+    try:
+        with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
+            view: dict[str, Any] = json.loads(to_json(coordinator.view()))
+            return view
+    except EverstepError:
+        return {}
+
+
+def _leave_record(directory: Path, about: RecordAbout, elapsed_s: float) -> None:
+    """The coordinator's files are there; this says what they are, and how the job ended."""
+    record, now = run_record.read(directory), time.time()
+    if record is None or record.state not in _STATES:
+        return  # others continue it
+    ended = replace(about, state=_STATES[record.state], reason=record.reason, began_at=now - elapsed_s, ended_at=now)
+    try:
+        write_about(directory, replace(ended, checkpoints=checkpoints_at(place_of_job(about.job) or "")))
+    except OSError as error:
+        Console().print(err=[f"everstep: {directory / ABOUT} cannot be written: {error}"])
 
 
 def run_joined(options: JoinOptions, command: tuple[str, ...], starter: Starter) -> int:

@@ -75,9 +75,8 @@ def test_jobs_are_compared_by_configuration_and_values(play, server):
     script.report(MetricReport(kind="system", step=1, time=1.0, values={"w0/cpu_cores": 1.0}))
     compared = one.coordinator.compare(f"{one.coordinator.job},{other.coordinator.job},none-such")
     assert [each.summary.job for each in compared.jobs] == [one.coordinator.job, other.coordinator.job]
-    assert [(each.name, each.last, each.least, each.most) for each in compared.jobs[0].values] == [
-        ("loss", 3.0, 1.0, 3.0)
-    ]
+    (loss,) = compared.jobs[0].values
+    assert (loss.name, loss.last, loss.least, loss.most) == ("loss", 3.0, 1.0, 3.0)
     assert (compared.jobs[1].values, compared.unknown) == ([], ["none-such"])
 
 

@@ -66,6 +66,12 @@ EVENTS = _variable(
     "`JOB/events.jsonl` in the log folder",
     "File to append events to. Without it and without an agent, no events are written",
 )
+TENSORBOARD = _variable(
+    "TENSORBOARD",
+    "the working folder",
+    "Folder in which the agent looks for TensorBoard files of its workers, to keep their scalars as "
+    "[metrics](metrics.md); `off`: nowhere",
+)
 CHECK_EVENTS = _variable("CHECK_EVENTS", "none", "`1`: emitting an undeclared event fails (for tests)")
 MAX_WORKERS = _variable(
     "MAX_WORKERS", _BY_AGENT, "Maximum number of workers in the job; the default for `micro_batches`"

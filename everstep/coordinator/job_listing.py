@@ -14,11 +14,10 @@ from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.metrics import Metrics
 from everstep.coordinator.store.store import Store
 from everstep.errors import Refused
-from everstep.wire.metrics import MOST_SERIES
+from everstep.wire.metrics import MOST_SERIES, SYSTEM
 
 MOST_CHECKPOINTS = 100
 CHECKPOINT = "checkpoint"  # a kind of report
-SYSTEM = "system/"  # series of nodes and workers: they compare nothing
 
 _SORTED_BY = {each.name for each in fields(wire.JobSummary)}
 
@@ -62,8 +61,8 @@ class JobListing:
         )
 
     async def compared(self, job: CoordinatedJob) -> wire.ComparedJob:
-        found = await self._metrics.series(job.kept.job, 0, MOST_SERIES)
-        values, roster = compared_values(found.series), job.kept
+        found = await self._metrics.own_series(job.kept.job, MOST_SERIES)
+        values, roster = compared_values(found), job.kept
         return wire.ComparedJob(
             summary=job.summary(), policy=asdict(roster.policy), config=dict(roster.config), values=values
         )
@@ -101,7 +100,7 @@ def compared_values(series: Iterable[wire.SeriesView]) -> list[wire.ComparedValu
             count=each.count,
         )
         for each in series
-        if not each.name.startswith(SYSTEM)
+        if not each.name.startswith(SYSTEM)  # nodes and workers compare nothing
     ]
 
 

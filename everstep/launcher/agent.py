@@ -105,7 +105,10 @@ class Agent:
         )
         self._workers: dict[str, LocalWorker] = {}
         self._system = SystemSampler(
-            self._connect, node.agent, lambda: {name: each.child.pid for name, each in self._workers.copy().items()}
+            self._connect,
+            node.agent,
+            lambda: {name: each.child.pid for name, each in self._workers.copy().items()},
+            say=say,
         )
         self._ends: list[WorkerEnd] = []
         self._awaited: dict[str, WorkerRanks] = {}  # requests for replacements under way: the place that each is for
@@ -139,8 +142,8 @@ class Agent:
                 self._kill_all("the agent ends")
                 self._starter.close()
                 self._saver.close()
-                self._on_end()
                 self._system.close()
+                self._on_end()  # sends the last lines, also those that were said just now
                 self._reporter.report_leaving("its work is done")
                 self._reporter.close(_FAREWELL_S)
                 self._probe.close()

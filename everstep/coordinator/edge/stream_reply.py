@@ -17,7 +17,7 @@ from everstep.wire.page_bounds import MOST_COMPARED
 
 STREAM = "/v1/stream"
 BEAT_S = 10.0
-SLOW_S = 10.0  # a reader that takes nothing for so long is cut
+SLOW_S = 10.0  # a reader that takes nothing for this long is cut
 
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 _AGAIN = b"retry: 1000\n\n"  # ms until a browser comes back

@@ -69,7 +69,7 @@ class FinishedRecord:
     def view(self) -> wire.JobView:
         if self.about.view:
             return wire.from_json(wire.JobView, dict(self.about.view))
-        roster = self._roster()
+        roster = self.roster()
         return job_view(roster, {}, roster.generation.reason)
 
     def generation(self, number: int) -> wire.GenerationView:
@@ -138,7 +138,7 @@ class FinishedRecord:
             self._metrics = MetricStore(str(self.folder / STORE), epoch=None)
         return self._metrics
 
-    def _roster(self) -> Roster:
+    def roster(self) -> Roster:
         self._check_revision()
         with self.engine(STORE).connect() as connection:
             roster = load_roster(connection, self.job)

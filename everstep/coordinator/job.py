@@ -11,12 +11,13 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from everstep import wire
 from everstep.coordinator.clock import Now
 from everstep.coordinator.datasets import JobDatasets
+from everstep.coordinator.job_band import JobBand
 from everstep.coordinator.roster import changes, replies
 from everstep.coordinator.roster.advance import advance, examine
 from everstep.coordinator.roster.facts import (
@@ -63,8 +64,11 @@ class CoordinatedJob:
         now: Now = time.monotonic,
         was_away: Callable[[], bool] = lambda: False,
         turns: Turns | None = None,
+        band: JobBand | None = None,
+        on_marks: Callable[[str, Sequence[wire.Mark]], None] = lambda _job, _marks: None,
     ) -> None:
         self._now, self._was_away = now, was_away
+        self.band, self._on_marks = band or JobBand(), on_marks
         turns = turns or Turns()
         self._news, self._forming, self._leaving, self._orders = Bell(turns), Bell(turns), Bell(turns), Bell(turns)
         self.roster = roster  # as it is
@@ -132,6 +136,10 @@ class CoordinatedJob:
             view = wire.to_json(self.view(is_brief=is_brief))
             self._views[is_brief] = (self.kept, self.reason, num_steps, view)
         return view
+
+    def summary(self) -> wire.JobSummary:
+        """As a row of the list of jobs; the same value as long as nothing changes."""
+        return self.band.summary(self.kept, self.signs, self.reason)
 
     async def stop(self, reason: str) -> None:
         await self._keep(changes.stop(self.roster, reason))
@@ -247,6 +255,7 @@ class CoordinatedJob:
     async def leave(self, name: str, message: wire.Leave) -> wire.Left:
         now = self._now()
         roster = changes.leave(self.roster, name, message)
+        self.band.hear(name, message.step)
         self.signs.prove_alive(name, now)
         self._change(roster)
         deadline = now + self._hold_s()
@@ -274,6 +283,7 @@ class CoordinatedJob:
         return worker
 
     def _stand_ready(self, name: str, message: wire.Arrive, now: float) -> None:
+        self.band.hear(name, message.step)
         if self.roster.is_over:
             self._caller(name, message.incarnation)
         else:
@@ -343,11 +353,15 @@ class CoordinatedJob:
             self._has_changed.clear()
             num_changes = self._num_changes
             self._decide(self._now())
-            roster, took_s = self.roster, time.thread_time() - started
+            roster = self.roster
+            marks = self.band.follow(self.kept, roster, self.signs.all)
+            took_s = time.thread_time() - started
             if not has_same_facts(self.kept, roster):
-                await self._save_stubbornly(roster)
+                await self._save_stubbornly(roster, marks)
             started = time.thread_time()
+            self.band.keep(marks)
             self._tell_all(roster, num_changes)
+            self._on_marks(roster.job, marks)
             took_s += time.thread_time() - started
             if took_s > BRIEF_S:
                 # A round for thousands takes long: leave nearly all of the time to those who have yet to arrive.
@@ -378,11 +392,11 @@ class CoordinatedJob:
             self.reason = reason
             log.info("%s: %s", self.roster.job, reason)
 
-    async def _save_stubbornly(self, roster: Roster) -> None:
+    async def _save_stubbornly(self, roster: Roster, marks: Sequence[wire.Mark]) -> None:
         """Nothing is decided on top of what could not be kept. Waiting callers get an error and ask again."""
         while True:
             try:
-                return await self._store.in_thread(lambda: self._store.save(self.kept, roster))
+                return await self._store.in_thread(lambda: self._store.save(self.kept, roster, marks))
             except StoreError as error:
                 log.error("%s: %s", self.roster.job, error)
                 self._refuse_waiting(error.message, code="store-failed")

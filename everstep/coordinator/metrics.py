@@ -80,6 +80,14 @@ class Metrics:
     async def reports(self, job: str, since: int, limit: int) -> wire.ReportsView:
         return await self._read(lambda: self._store.reports(job, since, limit))
 
+    async def own_series(self, job: str, limit: int) -> list[wire.SeriesView]:
+        """What the job itself has reported."""
+        return await self._read(lambda: series_list(*self._store.series(job, 0, limit, is_own=True)).series)
+
+    async def reports_of(self, job: str, kind: str, limit: int) -> list[wire.ReportView]:
+        """The newest of this kind."""
+        return await self._read(lambda: self._store.newest_reports(job, kind, limit))
+
     async def drop(self, job: str) -> int:
         """All of a job; returns how many series that were."""
         return await asyncio.to_thread(self._store.drop, job)

@@ -43,7 +43,7 @@ from everstep.record.log_masks import Masks
 from everstep.storage import private_file
 from everstep.storage.shared_folder import SharedFolder
 from everstep.waiting import wait_until
-from everstep.wire import JobSpec, JobView, Stop, to_json
+from everstep.wire import JobSpec, JobView, Stop, fitting_config, to_json
 
 _TURN_S = 0.2
 _SEND_S = 2.0  # for the last lines of the coordinator itself
@@ -92,7 +92,9 @@ def _serve(
         LocalCoordinator(files, say=say, host=host, port=port) as local,
         closing(Coordinator(local.url, env.read_token(files.token), order.job)) as coordinator,
     ):
-        view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order)))
+        view = coordinator.create_job(
+            JobSpec(name=order.name, policy=policy_of(order), config=fitting_config(configuration_of(order)))
+        )
         say(f"job {order.job} at {local.url}, files in {files.directory}")
         with _recorded(say, local.url, files, order) as say, fleet:
             view, was_asked = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(files.directory))

@@ -50,21 +50,21 @@ export function Band({ marks, lookup }) {
     <header>
       <h3 id="band-title">Workers over time</h3>
       <span class="quiet small">${plural(generations, "generation")}, ${plural(deaths, "death")}, ${plural(joins, "join")}</span>
-      <button class="plain" style=${{ marginLeft: "auto" }} aria-pressed=${isTable} onClick=${() => setTable(!isTable)}>Table<span class="unseen"> of workers over time</span></button>
+      <span class=${told ? "sentence told" : "sentence"}>${isTable ? "" : told || (events.length ? "Point at a mark, or press Tab, to read what the coordinator said." : "No worker has died, joined or left since the start.")}</span>
+      <button class="plain" aria-pressed=${isTable} onClick=${() => setTable(!isTable)}>Table<span class="unseen"> of workers over time</span></button>
     </header>
     ${isTable
       ? html`<${MarksTable} marks=${marks} />`
       : html`<div class="lanes" ref=${box}>
-            ${width > 0 && html`<${Drawing} made=${made} events=${events} lookup=${lookup} from=${from} to=${to} width=${width} onTell=${setTold} />`}
-          </div>
-          <p class=${told ? "sentence told" : "sentence"}>${told || (events.length ? "Point at a mark, or press Tab, to read what the coordinator said." : "No worker has died, joined or left since the start.")}</p>`}
+          ${width > 0 && html`<${Drawing} made=${made} events=${events} lookup=${lookup} from=${from} to=${to} width=${width} onTell=${setTold} />`}
+        </div>`}
   </section>`;
 }
 
 /** @param {any} props */
 function Drawing({ made, events, lookup, from, to, width, onTell }) {
   const isStairs = made.lanes.length > MOST_LANES;
-  const pitch = made.lanes.length > 8 ? 14 : 20;
+  const pitch = made.lanes.length > 4 ? 15 : 18;
   const height = isStairs ? STAIRS : Math.max(1, made.lanes.length) * pitch;
   const inner = Math.max(1, width - LEFT - RIGHT);
   const at = (/** @type {number} */ x) => LEFT + ((x - from) / (to - from || 1)) * inner;

@@ -9,6 +9,7 @@ import { curve, placer } from "./curve.js";
 import { clock, count, number, plural } from "./format.js";
 import { html } from "./html.js";
 import { listen, look } from "./live.js";
+import { POSITIONS } from "./metrics.js";
 import { color, dash } from "./palette.js";
 import { Plot, xText } from "./plot.js";
 import { address, go, jobAddress, query } from "./route.js";
@@ -18,7 +19,6 @@ import { isDark } from "./theme.js";
 
 const AT_ONCE = 100; // jobs in one call
 const PAUSE_MS = 5000; // between fetches of the numbers while jobs go on
-const POSITIONS = new Set(["training/epochs", "training/records"]);
 
 /** @typedef {{summary: import("./job_state.js").Summary, policy: object, config: object, values: any[]}} Compared */
 

@@ -23,6 +23,7 @@ import { Empty } from "./states.js";
  */
 
 const EPOCHS = "training/epochs";
+export const POSITIONS = new Set([EPOCHS, "training/records"]);
 
 /** @param {{state: import("./job_state.js").JobState}} props */
 export function Metrics({ state }) {
@@ -49,14 +50,15 @@ export function Metrics({ state }) {
 export function Sections({ series, lookup }) {
   /** @type {Map<string, import("./series.js").Series[]>} */
   const groups = new Map();
-  for (const each of series) {
+  // Where the training is in its data comes last: it is an axis more than a result.
+  for (const each of [...series].sort((a, b) => Number(POSITIONS.has(a.name)) - Number(POSITIONS.has(b.name)))) {
     const group = each.name.includes("/") ? each.name.slice(0, each.name.lastIndexOf("/")) : "";
     groups.set(group, [...(groups.get(group) ?? []), each]);
   }
   return [...groups].map(
     ([group, members]) => html`<section key=${group}>
       ${group && html`<div class="section"><h2>${group}</h2><span class="quiet small">${plural(members.length, "metric")}</span></div>`}
-      <div class="plots">${members.map((each) => html`<${PlotCard} key=${each.number} series=${each} lookup=${lookup} index=${0} />`)}</div>
+      <div class="plots">${members.map((each) => html`<${PlotCard} key=${each.number} series=${each} title=${group ? each.name.slice(group.length + 1) : each.name} lookup=${lookup} index=${0} />`)}</div>
     </section>`,
   );
 }

@@ -8,8 +8,8 @@ import { Plot, xText } from "./plot.js";
 
 const MOST_ROWS = 200;
 
-/** @param {{series: import("./series.js").Series, lookup: import("./metrics.js").Looks, index: number, isShort?: boolean}} props */
-export function PlotCard({ series, lookup, index }) {
+/** @param {{series: import("./series.js").Series, title: string, lookup: import("./metrics.js").Looks, index: number}} props */
+export function PlotCard({ series, title, lookup, index }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const value = useRef(/** @type {HTMLElement | null} */ (null));
   const [isNear, setNear] = useState(false);
@@ -44,7 +44,7 @@ export function PlotCard({ series, lookup, index }) {
 
   return html`<figure class="card plot" ref=${box}>
     <header>
-      <h3 title=${series.name}>${series.name}</h3>
+      <h3 title=${series.name}>${title}</h3>
       <span class="value" ref=${value}>${number(view.last)}</span>
     </header>
     ${isNear && shown && !isTable

@@ -18,12 +18,12 @@ SEED ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
 
-.PHONY: help setup system labs demo quick test test-long test-cuda soak mutants check lint types contracts house bench peers clean
+.PHONY: help setup system page labs demo quick test test-long test-cuda soak mutants check lint types contracts house bench peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-setup: $(STAMP) system  ## virtual environment with everstep, its extras and the test tools
+setup: $(STAMP) system page  ## virtual environment with everstep, its extras and the test tools
 
 # Bytecode on all cores, but for oci and kubernetes.aio, which are large and mostly unused. Not left to the first import:
 # tests mount the environment read-only. A file that does not compile is a template or for another Python.
@@ -50,6 +50,13 @@ system:
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; } || \
 	  echo "could not install $$missing: the tests that need them are skipped"; \
 	else echo "missing $$missing: the tests that need them are skipped"; fi
+
+# The page's scripts, by package-lock.json. Without them all but the page works, and the page says what to do.
+page: system
+	@if ! $(PYTHON) tools/page_vendor.py --check 2>/dev/null; then \
+	  if ! command -v npm >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing npm"; apt-get install -y -qq --no-install-recommends npm >/dev/null 2>&1; fi; \
+	  $(PYTHON) tools/page_vendor.py || echo "the page cannot be opened until make setup has brought its scripts"; fi
 
 labs: setup  ## the Kubernetes of the tests, compiled from Debian's sources: minutes, once
 	tests/lab/kubernetes/prepare

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from everstep import env
-from everstep.cli.options import command
+from everstep.cli.options import command, say
 from everstep.coordinator.edge.server import serve as serve_coordinator
 from everstep.launcher.local_coordinator import write_token
+from everstep.page.address import show_page
 from everstep.settings import setting
 
 
@@ -36,6 +39,10 @@ class ServeOptions:
     tls_key: Path | None = setting(
         None, "Key of the certificate (PEM), readable only by you, without a passphrase", metavar="FILE"
     )
+    page: bool = setting(
+        False,
+        "Print an address that opens the page, also if the output is not a terminal; on a desktop, open it",
+    )
     code: Path | None = setting(None, "Folder with jobs' code (code-SHA256.tar.gz) that nodes may fetch", metavar="DIR")
 
 
@@ -52,6 +59,7 @@ def serve(options: ServeOptions) -> None:
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,
         code=options.code,
+        show_page=partial(show_page, say, is_opened=options.page) if options.page or sys.stderr.isatty() else None,
     )
 
 

@@ -11,12 +11,13 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from everstep import wire
 from everstep.coordinator.clock import Now
 from everstep.coordinator.datasets import JobDatasets
+from everstep.coordinator.job_band import JobBand
 from everstep.coordinator.roster import changes, replies
 from everstep.coordinator.roster.advance import advance, examine
 from everstep.coordinator.roster.facts import (
@@ -31,6 +32,7 @@ from everstep.coordinator.roster.facts import (
     has_same_facts,
 )
 from everstep.coordinator.roster.health import CUT_S
+from everstep.coordinator.roster.summary import summary_of
 from everstep.coordinator.roster_events import emit_changes
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.signs import LONGEST_WATCH_S, WorkerSigns, report_interval_s
@@ -63,8 +65,11 @@ class CoordinatedJob:
         now: Now = time.monotonic,
         was_away: Callable[[], bool] = lambda: False,
         turns: Turns | None = None,
+        band: JobBand | None = None,
+        on_marks: Callable[[str, Sequence[wire.Mark]], None] = lambda _job, _marks: None,
     ) -> None:
         self._now, self._was_away = now, was_away
+        self.band, self._on_marks = band or JobBand(), on_marks
         turns = turns or Turns()
         self._news, self._forming, self._leaving, self._orders = Bell(turns), Bell(turns), Bell(turns), Bell(turns)
         self.roster = roster  # as it is
@@ -92,6 +97,7 @@ class CoordinatedJob:
         self._peers = replies.next_peers(roster, replies.Peers(seen=self._notice.watched.seen, all=[]))
         self._orders_of = replies.Orders(roster, self._peers)
         self._views: dict[bool, tuple[Roster, str, int, bytes]] = {}  # by whether they are brief, and of which state
+        self._summary: tuple[Roster | None, str, int, wire.JobSummary | None] = (None, "", 0, None)
         self._formed_replies = replies.FormedReplies(roster.generation)
         self.shards = JobDatasets(roster, ledgers, store, self.stop, self._lessee, grace_s=grace_s, now=now)
         self._task = asyncio.create_task(self._run())
@@ -123,6 +129,14 @@ class CoordinatedJob:
             view = wire.to_json(self.view(is_brief=is_brief))
             self._views[is_brief] = (self.kept, self.reason, num_steps, view)
         return view
+
+    def summary(self) -> wire.JobSummary:
+        """As a row of the list of jobs; the same value as long as nothing changes."""
+        roster, reason, num_steps, summary = self._summary
+        if summary is None or roster is not self.kept or (reason, num_steps) != (self.reason, self.signs.num_steps):
+            summary = summary_of(self.kept, self.signs.all, self.reason, self.band.past)
+            self._summary = (self.kept, self.reason, self.signs.num_steps, summary)
+        return summary
 
     async def stop(self, reason: str) -> None:
         await self._keep(changes.stop(self.roster, reason))
@@ -265,6 +279,7 @@ class CoordinatedJob:
         return worker
 
     def _stand_ready(self, name: str, message: wire.Arrive, now: float) -> None:
+        self.band.arrive(name, message.step)
         if self.roster.is_over:
             self._caller(name, message.incarnation)
         else:
@@ -332,11 +347,15 @@ class CoordinatedJob:
             self._has_changed.clear()
             num_changes = self._num_changes
             self._decide(self._now())
-            roster, took_s = self.roster, time.thread_time() - started
+            roster = self.roster
+            marks = self.band.follow(self.kept, roster, self.signs.all)
+            took_s = time.thread_time() - started
             if not has_same_facts(self.kept, roster):
-                await self._save_stubbornly(roster)
+                await self._save_stubbornly(roster, marks)
             started = time.thread_time()
+            self.band.keep(marks)
             self._tell_all(roster, num_changes)
+            self._on_marks(roster.job, marks)
             took_s += time.thread_time() - started
             if took_s > BRIEF_S:
                 # A round for thousands takes long: leave nearly all of the time to those who have yet to arrive.
@@ -367,11 +386,11 @@ class CoordinatedJob:
             self.reason = reason
             log.info("%s: %s", self.roster.job, reason)
 
-    async def _save_stubbornly(self, roster: Roster) -> None:
+    async def _save_stubbornly(self, roster: Roster, marks: Sequence[wire.Mark]) -> None:
         """Nothing is decided on top of what could not be kept. Waiting callers get an error and ask again."""
         while True:
             try:
-                return await self._store.in_thread(lambda: self._store.save(self.kept, roster))
+                return await self._store.in_thread(lambda: self._store.save(self.kept, roster, marks))
             except StoreError as error:
                 log.error("%s: %s", self.roster.job, error)
                 for _, future in self._until_kept:

@@ -41,7 +41,10 @@ SWEEP_S = 600.0  # between two looks for lines that are too old
 
 
 class JobLogs:
-    def __init__(self, store: LogStore, turns: Turns) -> None:
+    def __init__(
+        self, store: LogStore, turns: Turns, on_lines: Callable[[str, int], None] = lambda _job, _num: None
+    ) -> None:
+        self._on_lines = on_lines
         self._store, self._reader = store, LogReader(store.engine)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="log store")
         self._reading = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="log reader")
@@ -80,6 +83,7 @@ class JobLogs:
             self._num_waiting -= 1
         if message.chunks:
             self._news.ring_for(roster.job)
+            self._on_lines(roster.job, sum(_num_lines(each) for each in message.chunks))
             self._writing.submit(self._tidy, roster.job, bounds)
         told = [wire.LogPosition(worker=name, **asdict(at)) for name, at in positions.items()]
         return wire.LogsKept(positions=told, node_log_mb=policy.node_log_mb)
@@ -128,6 +132,11 @@ class JobLogs:
         while True:
             self._writing.submit(_carefully, lambda: self._store.drop_expired(time.time()))
             await asyncio.sleep(SWEEP_S)
+
+
+def _num_lines(chunk: wire.LogChunk) -> int:
+    """Of a chunk that was kept, or had been before."""
+    return log_chunk.num_lines(base64.b64decode(chunk.data[:32]))
 
 
 def _carefully(act: Callable[[], None]) -> None:

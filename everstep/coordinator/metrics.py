@@ -75,6 +75,10 @@ class Metrics:
     async def reports(self, job: str, since: int, limit: int) -> wire.ReportsView:
         return await self._read(lambda: self._store.reports(job, since, limit))
 
+    async def reports_of(self, job: str, kind: str, limit: int) -> list[wire.ReportView]:
+        """The newest of this kind."""
+        return await self._read(lambda: self._store.newest_reports(job, kind, limit))
+
     async def close(self) -> None:
         await asyncio.to_thread(self._commits.close)
         self._readers.shutdown()

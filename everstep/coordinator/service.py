@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 from everstep import wire
 from everstep.coordinator.clock import Clock
+from everstep.coordinator.feed import JobFeed
 from everstep.coordinator.job import CoordinatedJob
+from everstep.coordinator.job_band import JobBand
+from everstep.coordinator.job_listing import JobListing
 from everstep.coordinator.job_logs import JobLogs
 from everstep.coordinator.metrics import Metrics
 from everstep.coordinator.roster.facts import ID, Roster
@@ -15,10 +18,12 @@ from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.store.log_store import LogStore
 from everstep.coordinator.store.store import Store, restored
+from everstep.coordinator.stream import Stream
 from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.errors import UNKNOWN, Refused
 from everstep.record.store import MetricStore
+from everstep.record.writing import SeriesNews
 from everstep.retry import LONGEST_PAUSE_S
 from everstep.wire.limits import check_jobs
 
@@ -26,22 +31,33 @@ from everstep.wire.limits import check_jobs
 class Service:
     def __init__(self, store: Store, clock: Clock | None = None, turns: Turns | None = None) -> None:
         self._store, self._turns = store, turns or Turns()
-        self.logs = JobLogs(LogStore(store.url), self._turns)
-        self.metrics = Metrics(MetricStore(store.url, store.epoch))
         self._jobs: dict[str, CoordinatedJob] = {}
+        self.stream = Stream(store.epoch)
+        self.feed = JobFeed(self.stream, self._jobs.get, lambda: [job.summary() for job in self._jobs.values()])
+        self.logs = JobLogs(LogStore(store.url), self._turns, self.feed.note_lines)
+        self._loop = asyncio.get_running_loop()
+        self.metrics = Metrics(MetricStore(store.url, store.epoch, on_news=self._note_points))
+        self.listing = JobListing(store, self._jobs, self.metrics)
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
         self._ticking = asyncio.create_task(self._clock.tick())
         self._ticking.add_done_callback(die_if_failed)
 
+    def _note_points(self, news: list[SeriesNews]) -> None:
+        """Called by the thread that keeps metrics."""
+        if self.stream.num_readers and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.feed.note_points, news)
+
     def let_go(self) -> None:
         """Answer the calls that are held: this process is about to end."""
+        self.stream.close()
         self.logs.let_go()
         for job in self._jobs.values():
             job.let_go()
 
     async def close(self) -> None:
         self._ticking.cancel()
+        self.feed.close()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         await self.logs.close()
         await self.metrics.close()
@@ -67,10 +83,22 @@ class Service:
         async with self._opening:
             if name not in self._jobs:
                 check_jobs(sum(not job.kept.is_over for job in self._jobs.values()))
-                roster = Roster(job=name, name=spec.name, policy=spec.policy)
-                await self._store.in_thread(lambda: self._store.save(None, roster))
-                self._jobs[name] = self._make(roster)
+                roster = Roster(job=name, name=spec.name, policy=spec.policy, config=spec.config)
+                band = JobBand()
+                marks = band.begin()
+                await self._store.in_thread(lambda: self._store.save(None, roster, marks))
+                band.keep(marks)
+                self._jobs[name] = self._make(roster, band)
         return self._jobs[name]
+
+    async def compare(self, names: Sequence[str]) -> wire.Comparison:
+        found, unknown = [], []
+        for name in names:
+            if job := self._jobs.get(name) or await self._load(name):
+                found.append(await self.listing.compared(job))
+            else:
+                unknown.append(name)
+        return wire.Comparison(jobs=found, unknown=unknown)
 
     async def generation(self, name: str, number: int) -> wire.GenerationView:
         latest = (await self.job(name)).kept.generation
@@ -92,12 +120,23 @@ class Service:
             grace_s = LONGEST_PAUSE_S + roster.policy.lease_s
             roster = restored(roster, self._clock.now(), grace_s)
             ledgers = await self._store.in_thread(lambda: self._store.load_ledgers(name))
-            job = self._make(roster, ledgers, grace_s=LONGEST_PAUSE_S)
+            band = JobBand(*await self._store.in_thread(lambda: self._store.past(name)))
+            job = self._make(roster, band, ledgers, grace_s=LONGEST_PAUSE_S)
             self._jobs[name] = job
             return job
 
-    def _make(self, roster: Roster, ledgers: Sequence[Rows] = (), *, grace_s: float = 0.0) -> CoordinatedJob:
-        clock, turns = self._clock, self._turns
+    def _make(
+        self, roster: Roster, band: JobBand, ledgers: Sequence[Rows] = (), *, grace_s: float = 0.0
+    ) -> CoordinatedJob:
+        clock = self._clock
         return CoordinatedJob(
-            roster, self._store, ledgers, grace_s=grace_s, now=clock.now, was_away=clock.was_away, turns=turns
+            roster,
+            self._store,
+            ledgers,
+            grace_s=grace_s,
+            now=clock.now,
+            was_away=clock.was_away,
+            turns=self._turns,
+            band=band,
+            on_marks=self.feed.note_marks,
         )

@@ -23,7 +23,7 @@ from everstep.process import ask
 ADS_DOCKERFILE = "oci_dist_training_artifacts/pytorch/v1/Dockerfile"
 FOLDER = "everstep-wheels"  # of the build context; the templates' Dockerfiles install what is in it
 _BUILD_S = 600.0
-_PARTS = ("everstep", "pyproject.toml", "README.md", "LICENSE")
+_PARTS = ("everstep", "tools", "pyproject.toml", "package.json", "package-lock.json", "README.md", "LICENSE")
 # Docker passes the value of a variable that is only named, and does not keep these in the image.
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 

@@ -98,6 +98,11 @@ def unpack(data: bytes) -> Chunk:
     return Chunk(text, num_lines, data[_HEAD.size : _HEAD.size + num_packed])
 
 
+def num_lines(head: bytes) -> int:
+    """Of a packed chunk, from its first bytes."""
+    return int(_HEAD.unpack_from(head)[0])
+
+
 def check(chunk: Chunk) -> None:
     """What its size alone does not show; ValueError."""
     if len(chunk.levels) != chunk.text.count(b"\n") or not chunk.text.endswith(b"\n"):

@@ -60,5 +60,12 @@ def load_reports(connection: Connection, job: str, since: int, limit: int) -> Re
     return ReportsView(reports=reports, last=last)
 
 
+def newest_of(connection: Connection, job: str, kind: str, limit: int) -> list[ReportView]:
+    """The newest ones of a kind, by step."""
+    this = select(REPORTS).where(REPORTS.c.job == job, REPORTS.c.kind == kind)
+    found = connection.execute(this.order_by(REPORTS.c.step.desc()).limit(limit)).all()
+    return [ReportView(kind=kind, step=each.step, time=each.time, details=json.loads(each.details)) for each in found]
+
+
 def _last_number(connection: Connection, job: str) -> int:
     return connection.scalar(select(func.max(REPORTS.c.number)).where(REPORTS.c.job == job)) or 0

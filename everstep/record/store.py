@@ -9,7 +9,7 @@ Blocking; knows nothing of HTTP, and decides nothing: see `pyramid` and `histori
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +20,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from everstep.errors import UNKNOWN, Refused, UsageError
 from everstep.record import pyramid
 from everstep.record.pyramid import Cells, RowKey, Span
-from everstep.record.report_rows import load_reports
+from everstep.record.report_rows import load_reports, newest_of
 from everstep.record.tables import OWNER, REVISION, ROWS, SERIES, TABLES
-from everstep.record.writing import Incoming, Writing
+from everstep.record.writing import Incoming, SeriesNews, Writing
 from everstep.storage.database import StoreError, StoreTaken, open_engine, sqlite_path, words
-from everstep.wire import MetricsKept, ReportsView
+from everstep.wire import MetricsKept, ReportsView, ReportView
 
 ROWS_PER_ANSWER = 1000  # of a full window: 16 points each at most
 
@@ -48,8 +48,11 @@ class MetricStore:
     """`keep` is called by one thread, everything else by another one. `url` and `epoch`: of the coordinator's store;
     None: only to read what an earlier coordinator has left."""
 
-    def __init__(self, url: str, epoch: int | None) -> None:
-        self._url, self._epoch = url, epoch
+    def __init__(
+        self, url: str, epoch: int | None, *, on_news: Callable[[list[SeriesNews]], None] = lambda _: None
+    ) -> None:
+        """`on_news` is called by the thread that keeps, with what has become durable."""
+        self._url, self._epoch, self._on_news = url, epoch, on_news
         self._writer: Engine | None = None
         self._reader: Engine | None = None
         self._opening = threading.Lock()
@@ -60,10 +63,12 @@ class MetricStore:
         """All of them in one transaction, durable on return; a call that is refused changes nothing."""
         try:
             with self._transaction(is_writing=True) as connection:
-                return self._writing.keep(connection, calls)
+                answers = self._writing.keep(connection, calls)
         except BaseException:
             self._writing = Writing()
             raise
+        self._on_news(self._writing.take_news())
+        return answers
 
     def series(self, job: str, after: int = 0, limit: int = 1000) -> tuple[list[Series], int]:
         """In the order of their numbers; and how many there are in all."""
@@ -112,6 +117,10 @@ class MetricStore:
     def reports(self, job: str, since: int, limit: int) -> ReportsView:
         with self._transaction() as connection:
             return load_reports(connection, job, since, limit)
+
+    def newest_reports(self, job: str, kind: str, limit: int) -> list[ReportView]:
+        with self._transaction() as connection:
+            return newest_of(connection, job, kind, limit)
 
     def exists(self) -> bool:
         path = sqlite_path(self._url)

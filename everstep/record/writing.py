@@ -38,6 +38,17 @@ class Incoming(NamedTuple):
         return sum(len(each.values) for each in self.reports)
 
 
+class SeriesNews(NamedTuple):
+    """What a transaction has changed in one series, for those who follow it."""
+
+    job: str
+    series: int
+    name: str
+    num_points: int  # of the series now
+    cut: int | None  # points from this step on were removed first: they were trained again
+    points: Sequence[tuple[int, float, float]]  # step, time, value
+
+
 @dataclass(slots=True)
 class OpenSeries:
     series: int
@@ -61,6 +72,12 @@ class Writing:
         self._next_series = 0
         self._changed: dict[tuple[int, int, int], Cells] = {}
         self._touched: dict[int, OpenSeries] = {}
+        self._news: list[SeriesNews] = []
+
+    def take_news(self) -> list[SeriesNews]:
+        """What the last transaction changed, once it is durable."""
+        news, self._news = self._news, []
+        return news
 
     def keep(self, connection: Connection, calls: Sequence[Incoming]) -> list[MetricsKept | Refused]:
         self._connection = connection
@@ -95,7 +112,8 @@ class Writing:
     def _add(self, series: OpenSeries, reported: Sequence[tuple[int, Span]]) -> int:
         """Returns how many are outdated."""
         new: dict[int, Span] = {}
-        num_outdated = 0
+        kept: dict[int, Span] = {}
+        num_outdated, cut = 0, None
         for history, point in reported:
             if not histories.counts(series.histories, history, point.first_step):
                 num_outdated += 1
@@ -103,10 +121,17 @@ class Writing:
             if histories.begins(series.histories, history):
                 self._put(series, new)
                 new = {}
+                if series.total is not None and series.total.last_step >= point.first_step:
+                    cut = point.first_step if cut is None else min(cut, point.first_step)
+                    kept = {step: each for step, each in kept.items() if step < point.first_step}
                 self._cut(series, point.first_step)
                 series.histories = histories.begun(series.histories, history, point.first_step)
-            new[point.first_step] = point
+            new[point.first_step] = kept[point.first_step] = point
         self._put(series, new)
+        if kept:
+            points = [(each.first_step, each.first_time, each.first) for each in kept.values()]
+            count = series.total.num_points if series.total else 0
+            self._news.append(SeriesNews(series.job, series.series, series.name, count, cut, points))
         return num_outdated
 
     def _put(self, series: OpenSeries, new: dict[int, Span]) -> None:

@@ -4,6 +4,8 @@ All under `/v1/jobs/{job}`; every call carries a bearer token. Knows nothing of 
 
 # ruff: noqa: F403  a message is declared in one place, and found in this namespace without being listed again
 
+from typing import TYPE_CHECKING, Any
+
 from everstep.wire.agents import *
 from everstep.wire.encoding import *
 from everstep.wire.jobs import *
@@ -12,5 +14,20 @@ from everstep.wire.membership import *
 from everstep.wire.metrics import *
 from everstep.wire.policy import *
 from everstep.wire.shards import *
+
+if TYPE_CHECKING:
+    from everstep.wire.page import *
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Messages about the page, made when one is used: workers, which use none, start sooner."""
+        import importlib
+
+        page = importlib.import_module("everstep.wire.page")
+        try:
+            return getattr(page, name)
+        except AttributeError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
 
 REALM = "everstep"  # a coordinator names it with a 401, which distinguishes it from other programs

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from everstep.wire.encoding import to_json
+from everstep.wire.metrics import MAX_DEPTH, value_problems
 from everstep.wire.policy import Policy, policy_problems
+
+MAX_CONFIG_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobSpec:
     name: str = ""
     policy: Policy = field(default_factory=Policy)
+    config: dict[str, Any] = field(default_factory=dict)  # the script and its arguments, or the job file; no secrets
 
     def problems(self) -> Iterator[str]:
         yield from policy_problems(self.policy)
+        yield from value_problems(self.config, MAX_DEPTH)
+        if (num_bytes := len(to_json(self.config))) > MAX_CONFIG_BYTES:
+            yield f"the configuration has {num_bytes} bytes, more than {MAX_CONFIG_BYTES}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

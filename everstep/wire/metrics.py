@@ -46,7 +46,7 @@ class MetricReport:
     def problems(self) -> Iterator[str]:
         if not self.details:
             return
-        yield from _value_problems(self.details, MAX_DEPTH)
+        yield from value_problems(self.details, MAX_DEPTH)
         if (num_bytes := len(to_json(self.details))) > MAX_DETAILS_BYTES:
             yield (
                 f"the details of {self.kind or 'the report'} at step {self.step} have {num_bytes} bytes, "
@@ -137,7 +137,7 @@ class ReportsView:
     last: int  # pass it as `since` for later ones
 
 
-def _value_problems(value: Any, depth: int) -> Iterator[str]:
+def value_problems(value: Any, depth: int) -> Iterator[str]:
     """Of any JSON value."""
     if depth == 0:
         yield f"values are nested more than {MAX_DEPTH} deep"
@@ -145,10 +145,10 @@ def _value_problems(value: Any, depth: int) -> Iterator[str]:
         for name, each in value.items():
             if len(name) > MAX_NAME:
                 yield f"a name has {len(name)} characters, more than {MAX_NAME}"
-            yield from _value_problems(each, depth - 1)
+            yield from value_problems(each, depth - 1)
     elif isinstance(value, list):
         for each in value:
-            yield from _value_problems(each, depth - 1)
+            yield from value_problems(each, depth - 1)
     elif isinstance(value, float) and not math.isfinite(value):
         yield f"{value} is not finite"
     elif isinstance(value, int) and abs(value) > MAX_INT:

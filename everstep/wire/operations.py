@@ -21,6 +21,7 @@ from everstep import wire
 from everstep.wire.bounds import MAX_INT, Bounds, Count, CountOrNone, Name, PathName
 from everstep.wire.logs import MAX_CONTEXT, MAX_LINES, MAX_WAIT_S, MaybeTime, SearchText
 from everstep.wire.metrics import MOST_COLUMNS, MOST_REPORTS, MOST_SERIES
+from everstep.wire.page_bounds import MOST_JOBS, MOST_MARKS, JobNames
 from everstep.wire.tokens import READ_ONLY, USER, WORKER
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -122,6 +123,26 @@ class Operations:
     def code(self, digest: PathName) -> bytes:
         """Node: get a submitted job's code as a tarball, by its SHA-256."""
 
+    @operation("POST", "/v1/codes", READ_ONLY)
+    def page_code(self, message: wire.PageCodeRequest) -> wire.PageCode:
+        """Get a code that opens the page once. A browser's session cannot get one."""
+
+    @operation("GET", "/v1/jobs", READ_ONLY)
+    def jobs(
+        self,
+        start: Count = 0,
+        limit: Annotated[int, Bounds(ge=1, le=MOST_JOBS)] = 100,
+        sort: Name = "created_at",
+        is_descending: bool = True,
+        search: SearchText = "",
+        state: Name = "",
+    ) -> wire.JobList:
+        """Get jobs from the one at `start` of those that match `search` and have one of the states, with commas."""
+
+    @operation("GET", "/v1/compare", READ_ONLY)
+    def compare(self, jobs: JobNames = "") -> wire.Comparison:
+        """Get the configuration and the values of jobs, with commas between them, next to each other."""
+
     @operation("PUT", _JOB, USER)
     def create_job(self, spec: wire.JobSpec) -> wire.JobView:
         """Create the job, or return it unchanged if it exists."""
@@ -129,6 +150,14 @@ class Operations:
     @operation("GET", _JOB, READ_ONLY)
     def view(self, *, is_brief: bool = False) -> wire.JobView:
         """Get the job and its workers; `is_brief` omits the workers, for callers that poll."""
+
+    @operation("GET", f"{_JOB}/about", READ_ONLY)
+    def about(self) -> wire.JobAbout:
+        """Get what the job was started with, and its newest checkpoints."""
+
+    @operation("GET", f"{_JOB}/band", READ_ONLY)
+    def band(self, after: Count = 0, limit: Annotated[int, Bounds(ge=1, le=MOST_MARKS)] = 1000) -> wire.Band:
+        """Get what happened to the job's workers, mark by mark; `after` is the number of a mark."""
 
     @operation("POST", f"{_JOB}/stop", USER)
     def stop(self, message: wire.Stop) -> None:

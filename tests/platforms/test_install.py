@@ -37,6 +37,16 @@ def test_all_files_are_in_the_wheel(wheel: Path) -> None:
     assert {name for name in tracked.stdout.split() if (ROOT / name).exists()} <= packed
 
 
+def test_the_wheel_has_the_scripts_of_the_page_with_their_licenses(wheel: Path) -> None:
+    """As the lock file has them; none of them is in the repository."""
+    packed = zipfile.ZipFile(wheel)
+    vendor = "everstep/page/static/vendor/"
+    names = {name.removeprefix(vendor) for name in packed.namelist() if name.startswith(vendor)}
+    assert {"preact.js", "hooks.js", "signals-core.js", "signals.js", "htm.js", "uplot.js", "uplot.css"} <= names
+    assert packed.read(vendor + "LICENSES.txt").count(b"opyright") >= 4
+    assert not [name for name in packed.namelist() if "node_modules" in name or name.startswith("tools/")]
+
+
 def test_it_installs_and_trains_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     """Other packages are this machine's; Everstep is the wheel's alone."""
     machine = tmp_path / "machine"

@@ -16,14 +16,14 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from everstep.coordinator.edge.guard import Scope, encode_error
+from everstep.coordinator.edge.guard import WRITE_REPLY, Scope, encode_error
 from everstep.coordinator.turns import Turns
 
 REQUEST_S = 20.0
 MAX_HEAD_BYTES = 1 << 16
 
 WHEN_LOST = "everstep.when_lost"  # in a scope: takes what to call if the connection ends before its next request
-WRITE_REPLY = "everstep.write_reply"  # in a scope: writes the usual reply, or returns False
+HANG_UP = "everstep.hang_up"  # in a scope: ends the connection at once, with what was not sent yet
 
 _NOTHING = object()  # is arriving
 _PATIENT = {b"announce", b"arrive", b"settled", b"watch"}  # the ends of these calls' paths
@@ -45,6 +45,7 @@ class HttpConnection(HttpToolsProtocol):
         self._when_lost = None
         self.scope[WHEN_LOST] = self._keep_when_lost  # type: ignore[literal-required]
         self.scope[WRITE_REPLY] = self._write_reply  # type: ignore[literal-required]
+        self.scope[HANG_UP] = self.transport.abort  # type: ignore[literal-required]
 
     def _keep_when_lost(self, tell: Callable[[], None]) -> None:
         self._when_lost = tell

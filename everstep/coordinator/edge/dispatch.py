@@ -21,16 +21,27 @@ from starlette.responses import Response
 
 from everstep import wire
 from everstep.coordinator.edge import handlers
-from everstep.coordinator.edge.connection import WRITE_REPLY
-from everstep.coordinator.edge.guard import TOKEN, MethodNotAllowed, Receive, Scope, Send, check_role, send_json
+from everstep.coordinator.edge.guard import (
+    TOKEN,
+    WRITE_REPLY,
+    MethodNotAllowed,
+    Receive,
+    Scope,
+    Send,
+    check_role,
+    send_json,
+)
 from everstep.coordinator.edge.handlers import HttpCall
 from everstep.coordinator.edge.openapi import adapter, parameter_adapter
+from everstep.coordinator.edge.stream_reply import STREAM, StreamReply
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.turns import Turns
 from everstep.errors import UNKNOWN, Refused
+from everstep.page.sessions import Sessions
 from everstep.wire.operations import OPERATIONS, Operation
+from everstep.wire.tokens import READ_ONLY
 
 T = TypeVar("T")
 
@@ -103,13 +114,20 @@ class Routes:
 class Dispatcher:
     """The coordinator as an ASGI application, behind the guard. `code`: the folder whose tarballs nodes may fetch."""
 
-    def __init__(self, store: Store, code: Path | None, on_ready: Callable[[], None], turns: Turns) -> None:
-        self._store, self._code, self._on_ready, self._turns = store, code, on_ready, turns
+    def __init__(
+        self, store: Store, sessions: Sessions, code: Path | None, on_ready: Callable[[], None], turns: Turns
+    ) -> None:
+        self._store, self._sessions, self._code = store, sessions, code
+        self._on_ready, self._turns = on_ready, turns
         self._routes = Routes(OPERATIONS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
+            return
+        if scope["path"] == STREAM:
+            check_role(scope[TOKEN], READ_ONLY)
+            await StreamReply(self._service.stream)(scope, receive, send)
             return
         route, parts = self._routes.find(scope["method"], scope["path"])
         operation = route.operation
@@ -125,7 +143,7 @@ class Dispatcher:
         if route.is_of_job:
             reply = await route.handler(job, *values)
         else:
-            call = HttpCall(self._service, self._code, name, job, scope)
+            call = HttpCall(self._service, self._sessions, self._code, name, job, scope)
             reply = await route.handler(call, *values, **query)
         if isinstance(reply, Response):
             await reply(scope, receive, send)

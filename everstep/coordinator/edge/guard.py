@@ -5,6 +5,9 @@ so that guessing and loops cost next to nothing. Callers with a token are never 
 that fail are counted, and too many of them are answered with 429. Calls that succeed are not limited: thousands of
 heartbeats come from one address.
 
+A browser has a session instead of a token: the door (`page_door`) answers for the page's own files, and turns a cookie
+into what the session may do. All that a browser gets has the headers that keep other sites out.
+
 Every error ends here as a reply: a sentence for people and a code for programs."""
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from everstep.errors import EverstepError, Refused, UsageError
+from everstep.page import browser
 from everstep.wire import REALM
 from everstep.wire.tokens import Token
 
@@ -26,8 +30,10 @@ MAX_CALLERS = 10_000  # remembered at a time
 MAX_HEADERS = 100
 MAX_URL_BYTES = 1 << 13
 UNKNOWN_CALLER, FORBIDDEN, TOO_MANY = 401, 403, 429
+AUTHORIZATION = b"authorization"
 
-TOKEN = "everstep.token"  # in a scope: the caller's
+TOKEN = "everstep.token"  # in a scope: the caller's, or what a browser's session may do
+WRITE_REPLY = "everstep.write_reply"  # in a scope: writes the usual reply, or returns False
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -47,7 +53,7 @@ class KnownTokens:
 
     def find(self, headers: Iterable[tuple[bytes, bytes]]) -> Token | None:
         for name, value in headers:
-            if name == b"authorization":
+            if name == AUTHORIZATION:
                 found = None
                 for expected, token in self._expected:
                     if hmac.compare_digest(value, expected):
@@ -87,9 +93,19 @@ def check_role(token: Token, needed: str) -> None:
         raise Refused(text, status=FORBIDDEN, code="role-insufficient")
 
 
+class Door(Protocol):
+    """Where browsers come in."""
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Reply if the page's files or its sessions are asked for."""
+
+    def token_of(self, scope: Scope) -> Token | None:
+        """What the browser's session may do; None: it names none."""
+
+
 class Guard:
-    def __init__(self, app: Any, tokens: KnownTokens) -> None:
-        self._app, self._tokens = app, tokens
+    def __init__(self, app: Any, tokens: KnownTokens, door: Door) -> None:
+        self._app, self._tokens, self._door = app, tokens, door
         self._strangers = Buckets(per_s=STRANGERS_PER_S, at_once=STRANGERS_AT_ONCE, max_keys=MAX_CALLERS)
         self._failures = Buckets(per_s=FAILURES_PER_S, at_once=FAILURES_AT_ONCE, max_keys=MAX_CALLERS)
 
@@ -97,15 +113,22 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        scope[TOKEN] = self._tokens.find(scope["headers"])
+        if is_browser := scope[TOKEN] is None:
+            scope.pop(WRITE_REPLY, None)  # which has no headers for browsers
+            send = _for_browsers(send)
         try:
-            scope[TOKEN] = self._tokens.find(scope["headers"])
-            if scope[TOKEN] is None:
-                raise Refused("a valid bearer token is needed", status=UNKNOWN_CALLER, code="token-unknown")
             if len(scope["headers"]) > MAX_HEADERS:
                 text = f"{len(scope['headers'])} headers are more than {MAX_HEADERS}"
                 raise Refused(text, status=431, code="too-many-headers")
             if len(scope["path"]) > MAX_URL_BYTES:
                 raise Refused(f"the URL is longer than {MAX_URL_BYTES} bytes", status=414, code="url-too-long")
+            if is_browser:
+                if await self._door.answer(scope, receive, send):
+                    return
+                scope[TOKEN] = self._door.token_of(scope)
+                if scope[TOKEN] is None:
+                    raise Refused("a valid bearer token is needed", status=UNKNOWN_CALLER, code="token-unknown")
             await self._app(scope, receive, send)
         except EverstepError as error:
             too_many = self._count(scope) if isinstance(error, Refused) else None
@@ -121,6 +144,18 @@ class Guard:
         if not wait_s:
             return None
         return Refused(f"too many calls {which}", status=TOO_MANY, wait_s=math.ceil(wait_s), code="too-many-calls")
+
+
+def _for_browsers(send: Send) -> Send:
+    async def with_headers(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message["headers"], *browser.HEADERS]
+            if not any(name == b"cache-control" for name, _ in headers):
+                headers.append(browser.NO_STORE)
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return with_headers
 
 
 def encode_error(detail: str, code: str) -> bytes:

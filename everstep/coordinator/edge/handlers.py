@@ -15,15 +15,17 @@ from starlette.responses import FileResponse
 
 from everstep import wire
 from everstep.coordinator.edge.connection import WHEN_LOST
-from everstep.coordinator.edge.guard import Scope
+from everstep.coordinator.edge.guard import AUTHORIZATION, FORBIDDEN, TOKEN, Scope
 from everstep.coordinator.edge.openapi import document
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.roster.facts import SHA256
 from everstep.coordinator.service import Service
 from everstep.errors import UNKNOWN, Refused
+from everstep.page.sessions import CODE_S, Sessions
 from everstep.record.log_search import log_query
 from everstep.wire.bounds import MAX_INT
 from everstep.wire.metrics import MOST_SERIES
+from everstep.wire.page_bounds import MOST_COMPARED
 
 
 @dataclass(slots=True)
@@ -31,6 +33,7 @@ class HttpCall:
     """One request, as its handler sees it."""
 
     service: Service
+    sessions: Sessions
     code: Path | None
     job_name: str
     job: CoordinatedJob  # that the path names; read only by handlers of operations whose job exists
@@ -50,6 +53,44 @@ async def code(call: HttpCall, digest: str) -> FileResponse:
     if path is None or not path.is_file():
         raise Refused(f"there is no code {digest[:64]}", status=UNKNOWN, code="code-unknown")
     return FileResponse(path, media_type="application/gzip")
+
+
+async def page_code(call: HttpCall, message: wire.PageCodeRequest) -> wire.PageCode:
+    if AUTHORIZATION not in dict(call.scope["headers"]):
+        text = "a session cannot open another one: this needs a token"
+        raise Refused(text, status=FORBIDDEN, code="session-not-a-token")
+    return wire.PageCode(code=call.sessions.new_code(call.scope[TOKEN], message.role, time.time()), expires_s=CODE_S)
+
+
+async def jobs(
+    call: HttpCall,
+    start: int = 0,
+    limit: int = 100,
+    sort: str = "created_at",
+    is_descending: bool = True,
+    search: str = "",
+    state: str = "",
+) -> wire.JobList:
+    states = [each for each in state.split(",") if each]
+    return await call.service.listing.find(
+        start, limit, sort, is_descending=is_descending, search=search, states=states
+    )
+
+
+async def compare(call: HttpCall, jobs: str = "") -> wire.Comparison:
+    names = [each for each in jobs.split(",") if each]
+    if len(names) > MOST_COMPARED:
+        text = f"{len(names)} jobs to compare are more than {MOST_COMPARED}"
+        raise Refused(text, status=422, code="parameter-invalid")
+    return await call.service.compare(names)
+
+
+async def about(call: HttpCall) -> wire.JobAbout:
+    return await call.service.listing.about(call.job)
+
+
+async def band(call: HttpCall, after: int = 0, limit: int = 1000) -> wire.Band:
+    return await call.service.listing.band(call.job_name, after, limit)
 
 
 async def create_job(call: HttpCall, spec: wire.JobSpec) -> bytes:

@@ -12,6 +12,7 @@ import resource
 import secrets
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
@@ -23,9 +24,13 @@ from everstep.coordinator.edge.certificate import is_loopback, plain_warning, se
 from everstep.coordinator.edge.connection import HttpConnection
 from everstep.coordinator.edge.dispatch import Dispatcher
 from everstep.coordinator.edge.guard import Guard, KnownTokens
+from everstep.coordinator.edge.page_door import PageDoor
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.turns import Turns
 from everstep.errors import UsageError
+from everstep.page.address import page_address
+from everstep.page.sessions import Sessions
+from everstep.page.static_files import StaticFiles
 from everstep.storage import private_file
 from everstep.wire.tokens import parse_tokens
 
@@ -58,10 +63,12 @@ def serve(
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
     code: Path | None = None,
+    show_page: Callable[[str], None] | None = None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT. The URL goes to stdout, and as one line to `ready_fd` or `ready_file`."""
+    """Answer until SIGTERM or SIGINT. The URL goes to stdout, and as one line to `ready_fd` or `ready_file`.
+    `show_page` gets the address that opens the page once."""
     tls = server_context(tls_cert, tls_key)
-    token = read_or_create_token(Path(token_file))
+    tokens = parse_tokens(read_or_create_token(Path(token_file)))
     _raise_file_limit()
     _calm_garbage_collector()
     sys.setswitchinterval(SWITCH_S)
@@ -70,13 +77,19 @@ def serve(
         if tls is None and not is_loopback(listener.getsockname()[0]):
             _tell(plain_warning(url), sys.stderr)
 
+        known = KnownTokens(tokens)
+        store = Store(store_url)
+        sessions = Sessions(tokens, store.sessions())
+
         def on_ready() -> None:
             _say_ready(url, ready_fd, ready_file)
+            if show_page is not None:
+                show_page(page_address(url, sessions.printed_code(time.time())))
 
         turns = Turns()
-        app = Dispatcher(Store(store_url), code, on_ready, turns)
+        app = Dispatcher(store, sessions, code, on_ready, turns)
         config = uvicorn.Config(
-            Guard(app, KnownTokens(parse_tokens(token))),
+            Guard(app, known, PageDoor(sessions, StaticFiles(), store)),
             http=functools.partial(HttpConnection, turns),  # type: ignore[arg-type]
             limit_concurrency=_max_connections(),
             access_log=False,

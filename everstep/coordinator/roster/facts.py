@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from everstep.errors import UNKNOWN, Refused
 from everstep.wire import OUTSIDE, Fitness, Member, Policy
@@ -193,6 +194,7 @@ class Roster:
     job: str
     name: str
     policy: Policy
+    config: Mapping[str, Any] = field(default_factory=dict)  # what the job was started with, for people
     workers: Mapping[str, Worker] = field(default_factory=dict)
     generation: Generation = field(default_factory=Generation)
     previous: Generation = field(default_factory=Generation)  # as it was closed

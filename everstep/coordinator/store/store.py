@@ -12,6 +12,7 @@ import asyncio
 import errno
 import fcntl
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -35,7 +36,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 
 from everstep.coordinator.roster.facts import Attempt, Generation, Node, NodePart, Roster, Worker
+from everstep.coordinator.roster.summary import PastFacts
 from everstep.coordinator.shards.ledger import Rows
+from everstep.coordinator.store.mark_rows import load_marks, load_past, load_summaries, mark_rows
 from everstep.coordinator.store.migrate import bring_up_to_date
 from everstep.coordinator.store.tables import (
     BAD_SHARDS,
@@ -43,16 +46,19 @@ from everstep.coordinator.store.tables import (
     GENERATIONS,
     HOLDERS,
     JOBS,
+    MARKS,
     OWNER,
+    PAGE_SESSIONS,
     TABLES,
     WAITING_LEASES,
     WORKERS,
 )
 from everstep.coordinator.vital_tasks import die
 from everstep.errors import UsageError
+from everstep.page.sessions import Session
 from everstep.storage.database import StoreError, StoreTaken, open_engine, sqlite_path, upsert, words
 from everstep.waiting import wait_until
-from everstep.wire import Member, Policy
+from everstep.wire import JobSummary, Mark, Member, Policy
 
 T = TypeVar("T")
 
@@ -164,9 +170,10 @@ class Store:
         except SQLAlchemyError as error:
             raise StoreError(f"the store cannot be read: {words(error)}", code="store-not-read") from None
 
-    def save(self, before: Roster | None, after: Roster) -> None:
-        """Write what differs."""
+    def save(self, before: Roster | None, after: Roster, marks: Sequence[Mark] = ()) -> None:
+        """Write what differs, with the marks that it leaves on the band of workers."""
         with self._writing() as connection:
+            upsert(connection, MARKS, mark_rows(after.job, marks))
             if before is None or _job_facts(before) != _job_facts(after):
                 upsert(connection, JOBS, [_job_row(after)])
             known = before.workers if before else {}
@@ -181,6 +188,40 @@ class Store:
     def generation(self, job: str, number: int) -> Generation | None:
         with self._reading() as connection:
             return _load_generation(connection, job, number)
+
+    def marks(self, job: str, after: int, limit: int) -> list[Mark]:
+        with self._reading() as connection:
+            return load_marks(connection, job, after, limit)
+
+    def past(self, job: str) -> tuple[int, PastFacts]:
+        """The number of the job's latest mark, and what its marks tell."""
+        with self._reading() as connection:
+            return load_past(connection, job)
+
+    def summaries(self, jobs: Sequence[str] = ()) -> list[JobSummary]:
+        """Of these jobs, or of all, as they were kept last."""
+        with self._reading() as connection:
+            return load_summaries(connection, jobs)
+
+    def sessions(self) -> list[Session]:
+        """Those of the page that are open."""
+        with self._reading() as connection:
+            return [Session(**row) for row in _find(connection, PAGE_SESSIONS)]
+
+    async def keep_session(self, session: Session) -> None:
+        def keep() -> None:
+            with self._writing() as connection:
+                connection.execute(delete(PAGE_SESSIONS).where(PAGE_SESSIONS.c.expires_at <= time.time()))
+                upsert(connection, PAGE_SESSIONS, [asdict(session)])
+
+        await self.in_thread(keep)
+
+    async def drop_session(self, session: Session) -> None:
+        def drop() -> None:
+            with self._writing() as connection:
+                connection.execute(delete(PAGE_SESSIONS).where(PAGE_SESSIONS.c.digest == session.digest))
+
+        await self.in_thread(drop)
 
     def save_ledgers(self, job: str, ledgers: Sequence[Rows]) -> None:
         """Write what changed in them."""
@@ -256,7 +297,7 @@ def _job_facts(roster: Roster) -> tuple[Any, ...]:
 
 
 def _job_row(roster: Roster) -> dict[str, Any]:
-    names = ("job", "name", "is_stopped", "is_finished", "reason", "num_restarts")
+    names = ("job", "name", "is_stopped", "is_finished", "reason", "num_restarts", "config")
     row = {name: getattr(roster, name) for name in names}
     return {**row, "policy": asdict(roster.policy), "attempt": asdict(roster.attempt)}
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, MetaData, String, Table, Text
 
 from everstep.coordinator.roster.facts import Worker
 
@@ -21,13 +21,14 @@ _json = partial(Column, type_=Text, nullable=False, info={"is_json": True})
 _number = partial(Column, type_=BigInteger, nullable=False)
 _optional = partial(Column, type_=BigInteger)
 _flag = partial(Column, type_=Boolean, nullable=False)
+_time = partial(Column, type_=Float, nullable=False)  # of day
 
 OWNER = Table("owner", TABLES, _key("epoch"))  # one row
 JOBS = Table(
     "jobs",
     TABLES,
     *(_name("job"), _text("name"), _json("policy"), _flag("is_stopped"), _flag("is_finished"), _text("reason")),
-    *(_json("attempt"), _number("num_restarts")),
+    *(_json("attempt"), _number("num_restarts"), _json("config", server_default="{}")),
 )
 _KINDS: dict[str, Any] = {"int": _number, "str": _text, "bool": _flag}
 WORKERS = Table(
@@ -43,6 +44,14 @@ GENERATIONS = Table(
     *(_optional("max_workers"), _json("left_out"), _flag("is_closed"), _flag("is_broken"), _flag("must_probe")),
     *(_flag("is_lost"), _text("reason")),
 )
+# What happened to the workers of a job, in the order of happening: see `roster.marks`.
+MARKS = Table(
+    "marks",
+    TABLES,
+    *(_name("job"), _key("number"), _time("time"), _number("step"), _text("kind"), _number("generation")),
+    *(_text("worker"), _number("rank"), _text("reason"), _number("size"), _json("joined"), _json("parted")),
+)
+PAGE_SESSIONS = Table("page_sessions", TABLES, *(_name("digest"), _text("token"), _text("role"), _time("expires_at")))
 DATASETS = Table(
     "datasets",
     TABLES,

@@ -1,0 +1,83 @@
+"""The stream as an HTTP reply without end: server-sent events, until the reader goes, is too slow, or we end.
+
+Nothing is queued for a reader: while the connection takes no more, it waits, and if that lasts too long it is cut. It
+comes back by itself, and takes up where it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from urllib.parse import parse_qsl
+
+from everstep.coordinator.edge.connection import HANG_UP
+from everstep.coordinator.edge.guard import MethodNotAllowed, Receive, Scope, Send
+from everstep.coordinator.stream import LIST, Reader, Stream, encode
+from everstep.errors import Refused
+from everstep.wire.page_bounds import MOST_COMPARED
+
+STREAM = "/v1/stream"
+BEAT_S = 10.0
+SLOW_S = 10.0  # a reader that takes nothing for so long is cut
+
+_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+_AGAIN = b"retry: 1000\n\n"  # ms until a browser comes back
+
+
+class StreamReply:
+    def __init__(self, stream: Stream, *, beat_s: float = BEAT_S, slow_s: float = SLOW_S) -> None:
+        self._stream, self._beat_s, self._slow_s = stream, beat_s, slow_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "GET":
+            raise MethodNotAllowed(("GET",))
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+        headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        after = headers.get(b"last-event-id", b"").decode("latin-1") or query.get("after", "")
+        jobs = [each for each in query.get("jobs", "").split(",") if each]
+        if len(jobs) > MOST_COMPARED:
+            raise Refused(
+                f"{len(jobs)} jobs to follow are more than {MOST_COMPARED}", status=422, code="parameter-invalid"
+            )
+        reader = self._stream.open_reader([LIST, *jobs], after)
+        gone = asyncio.ensure_future(_until_gone(receive, reader))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await self._tell(reader, scope, send, gone, _AGAIN + reader.begin(is_new=not after))
+        finally:
+            gone.cancel()
+            reader.close()
+
+    async def _tell(self, reader: Reader, scope: Scope, send: Send, gone: asyncio.Future[None], said: bytes) -> None:
+        while not gone.done():
+            if said:
+                body = {"type": "http.response.body", "body": said, "more_body": True}
+                try:
+                    await asyncio.wait_for(send(body), self._slow_s)
+                except asyncio.TimeoutError:
+                    return await _cut(scope, gone)
+            if self._stream.is_closed:
+                await send({"type": "http.response.body", "body": encode("bye", {}), "more_body": False})
+                return None
+            try:
+                await asyncio.wait_for(reader.has_news.wait(), self._beat_s)
+            except asyncio.TimeoutError:
+                said = b": beat\n\n"
+                continue
+            reader.has_news.clear()
+            if (taken := reader.take()) is None:
+                return await _cut(scope, gone)
+            said = taken
+        return None
+
+
+async def _until_gone(receive: Receive, reader: Reader) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    reader.has_news.set()
+
+
+async def _cut(scope: Scope, gone: asyncio.Future[None]) -> None:
+    """With what the connection still holds: it would wait for the reader as long as that lives."""
+    if HANG_UP in scope:
+        scope[HANG_UP]()
+        await asyncio.wait([gone], timeout=1.0)

@@ -1,0 +1,189 @@
+"""What goes on in all jobs, gathered and told a few times per second: increments only, and only what someone follows.
+
+Those who change something note it here, which costs next to nothing. A tick makes one message per kind and topic of
+what was noted, so readers get at most four per second, however much happens."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from everstep.coordinator.stream import LIST, Stream
+from everstep.coordinator.vital_tasks import die_if_failed
+from everstep.record.writing import SeriesNews
+from everstep.wire import JobSummary, Mark, NodeView, WorkerView, to_value
+
+if TYPE_CHECKING:
+    from everstep.coordinator.job import CoordinatedJob
+
+TICK_S = 0.25
+TICKS_PER_LIST = 4  # the list of jobs need not be as quick
+MOST_WORKERS = 200  # that are told one by one
+MOST_POINTS = 50  # of a series in a message: more are thinned
+MOST_SERIES = 2000  # in a message: more are loaded again
+
+
+class JobFeed:
+    def __init__(
+        self, stream: Stream, find: Callable[[str], CoordinatedJob | None], all_jobs: Callable[[], Iterable[JobSummary]]
+    ) -> None:
+        """`find`: a job at hand. `all_jobs`: summaries of all jobs at hand."""
+        self.stream, self._find, self._all_jobs = stream, find, all_jobs
+        self._marks: dict[str, list[Mark]] = {}
+        self._points: dict[str, dict[int, _NewPoints]] = {}
+        self._num_lines: Counter[str] = Counter()
+        self._removed: list[str] = []
+        self._told_list: dict[str, JobSummary] | None = None  # None: no one follows it
+        self._told_jobs: dict[str, _ToldJob] = {}
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(die_if_failed)
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    def note_marks(self, job: str, marks: Sequence[Mark]) -> None:
+        if marks and self.stream.is_followed(job):
+            self._marks.setdefault(job, []).extend(marks)
+
+    def note_points(self, news: Sequence[SeriesNews]) -> None:
+        for each in news:
+            if self.stream.is_followed(each.job):
+                series = self._points.setdefault(each.job, {})
+                if (found := series.get(each.series)) is None:
+                    found = series[each.series] = _NewPoints(each.series, each.name)
+                found.add(each)
+
+    def note_lines(self, job: str, num_lines: int) -> None:
+        if num_lines and self.stream.is_followed(job):
+            self._num_lines[job] += num_lines
+
+    def note_removed(self, job: str) -> None:
+        if self.stream.is_followed(LIST):
+            self._removed.append(job)
+
+    async def _run(self) -> None:
+        num_ticks = 0
+        while True:
+            await self.stream.has_readers.wait()
+            self.tick(has_list=num_ticks % TICKS_PER_LIST == 0)
+            num_ticks += 1
+            await asyncio.sleep(TICK_S)
+
+    def tick(self, *, has_list: bool = True) -> None:
+        """Tell what was noted."""
+        if has_list:
+            self._tell_list()
+        followed = [name for name in self.stream.topics() if name != LIST]
+        for job in followed:
+            self._tell_job(job)
+        self._told_jobs = {job: told for job, told in self._told_jobs.items() if job in followed}
+        for job, marks in self._take(self._marks):
+            self.stream.publish(job, "band", {"job": job, "marks": marks})
+        for job, series in self._take(self._points):
+            if len(series) > MOST_SERIES:
+                self.stream.skip(job)
+            else:
+                told = [each.view() for each in series.values()]
+                self.stream.publish(job, "points", {"job": job, "series": told})
+        for job, num_lines in self._take(self._num_lines):
+            self.stream.publish(job, "logs", {"job": job, "num_lines": num_lines})
+        self.stream.wake()
+
+    @staticmethod
+    def _take(noted: dict[str, Any]) -> list[tuple[str, Any]]:
+        found = list(noted.items())
+        noted.clear()
+        return found
+
+    def _tell_list(self) -> None:
+        if not self.stream.is_followed(LIST):
+            self._told_list = None
+            return
+        now = {each.job: each for each in self._all_jobs()}
+        told, self._told_list = self._told_list, now
+        removed, self._removed = self._removed, []
+        if told is None:
+            return
+        changed = [each for job, each in now.items() if told.get(job) is not each and told.get(job) != each]
+        if changed or removed:
+            self.stream.publish(LIST, "jobs", {"jobs": changed, "removed": removed})
+
+    def _tell_job(self, name: str) -> None:
+        job = self._find(name)
+        if job is None:
+            return
+        told, now = self._told_jobs.get(name), _ToldJob(job, self._told_jobs.get(name))
+        self._told_jobs[name] = now
+        if told is not None and (change := now.since(told)):
+            self.stream.publish(name, "job", {"job": name, **change})
+
+
+class _ToldJob:
+    """What the readers of a job know of it."""
+
+    def __init__(self, job: CoordinatedJob, before: _ToldJob | None) -> None:
+        self.summary, self._roster, self._reason = job.summary(), job.kept, job.reason
+        self.workers: Mapping[str, WorkerView] | None
+        self.nodes: Sequence[NodeView]
+        if before is not None and before._roster is self._roster and before._reason == self._reason:
+            self.workers, self.nodes = before.workers, before.nodes
+            return
+        are_many = len(self._roster.workers) > MOST_WORKERS
+        view = job.view(is_brief=are_many)
+        self.workers = None if are_many else {each.worker: each for each in view.workers}
+        self.nodes = view.nodes
+
+    def since(self, before: _ToldJob) -> dict[str, Any] | None:
+        if self._roster is before._roster and self.summary == before.summary:
+            return None
+        workers: list[WorkerView] | None = None
+        if self.workers is not None and before.workers is not None:
+            known = before.workers
+            workers = [each for name, each in self.workers.items() if each is not known.get(name)]
+            workers = [each for each in workers if each != known.get(each.worker)]
+        elif self.workers is None and self._roster is before._roster:
+            workers = []
+        nodes = self.nodes if self.nodes is not before.nodes and self.nodes != before.nodes else None
+        return {"summary": self.summary, "workers": workers, "nodes": nodes}
+
+
+class _NewPoints:
+    """Of one series, since the last tick."""
+
+    def __init__(self, series: int, name: str) -> None:
+        self._series, self._name, self._count = series, name, 0
+        self._cut: int | None = None
+        self._points: dict[int, tuple[float, float]] = {}  # step → time and value
+        self._is_thinned = False
+
+    def add(self, news: SeriesNews) -> None:
+        self._count = news.num_points
+        if news.cut is not None:
+            self._cut = news.cut if self._cut is None else min(self._cut, news.cut)
+            self._points = {step: point for step, point in self._points.items() if step < news.cut}
+        self._points.update((step, (time, value)) for step, time, value in news.points)
+        if len(self._points) > MOST_POINTS:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Keep what shows: the first, the last, and the extremes."""
+        self._is_thinned = True
+        finite = sorted((value, step) for step, (_, value) in self._points.items() if math.isfinite(value))
+        steps = {min(self._points), max(self._points), *(step for _, step in (*finite[:1], *finite[-1:]))}
+        self._points = {step: self._points[step] for step in steps}
+
+    def view(self) -> dict[str, Any]:
+        steps = sorted(self._points)
+        return {
+            "series": self._series,
+            "name": self._name,
+            "count": self._count,
+            "cut": self._cut,
+            "steps": steps,
+            "times": [self._points[step][0] for step in steps],
+            "values": [to_value(self._points[step][1]) for step in steps],
+            "is_thinned": self._is_thinned,
+        }

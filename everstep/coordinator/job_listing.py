@@ -1,0 +1,109 @@
+"""All jobs as a list that can be sorted, searched and read in parts, and what is known about one of them.
+
+Rows of jobs that are not at hand are read from the store once; a job is at hand from its first call on, and tells its
+own row. So a page of the list costs no query, however many people look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+
+from everstep import wire
+from everstep.coordinator.job import CoordinatedJob
+from everstep.coordinator.metrics import Metrics
+from everstep.coordinator.store.store import Store
+from everstep.errors import Refused
+from everstep.wire.metrics import MOST_SERIES
+
+MOST_CHECKPOINTS = 100
+CHECKPOINT = "checkpoint"  # a kind of report
+SYSTEM = "system/"  # series of nodes and workers: they compare nothing
+
+_SORTED_BY = {each.name for each in fields(wire.JobSummary)}
+
+
+class JobListing:
+    def __init__(self, store: Store, jobs: Mapping[str, CoordinatedJob], metrics: Metrics) -> None:
+        """`jobs`: those at hand, which change."""
+        self._store, self._jobs, self._metrics = store, jobs, metrics
+        self._others: dict[str, wire.JobSummary] | None = None  # as they were kept; None: not read yet
+        self._reading = asyncio.Lock()
+
+    async def find(
+        self, start: int, limit: int, sort: str, *, is_descending: bool, search: str, states: Sequence[str]
+    ) -> wire.JobList:
+        if sort not in _SORTED_BY:
+            text = f"cannot sort by {sort!r}: a job has {', '.join(sorted(_SORTED_BY))}"
+            raise Refused(text, status=422, code="parameter-invalid")
+        rows = await self._all()
+        found = [each for each in rows if _matches(each, search.casefold(), states)]
+        # By name where they are equal: no row may be on two pages, or on none.
+        found.sort(key=lambda each: each.job, reverse=is_descending)
+        found.sort(key=lambda each: _key(getattr(each, sort)), reverse=is_descending)
+        return wire.JobList(jobs=found[start : start + limit], num_found=len(found), num_jobs=len(rows))
+
+    def keep(self, summary: wire.JobSummary) -> None:
+        """Of a job that is no longer at hand, but still in the store."""
+        if self._others is not None:
+            self._others[summary.job] = summary
+
+    def forget(self, job: str) -> None:
+        """It is no longer in the store."""
+        if self._others is not None:
+            self._others.pop(job, None)
+
+    async def about(self, job: CoordinatedJob) -> wire.JobAbout:
+        roster = job.kept
+        reports = await self._metrics.reports_of(roster.job, CHECKPOINT, MOST_CHECKPOINTS)
+        checkpoints = [
+            wire.CheckpointView(
+                uuid=str(each.details.get("uuid", "")), step=each.step, time=each.time, details=each.details
+            )
+            for each in reports
+        ]
+        return wire.JobAbout(
+            summary=job.summary(), policy=asdict(roster.policy), config=dict(roster.config), checkpoints=checkpoints
+        )
+
+    async def compared(self, job: CoordinatedJob) -> wire.ComparedJob:
+        found = await self._metrics.series(job.kept.job, 0, MOST_SERIES)
+        values = [
+            wire.ComparedValue(
+                name=each.name,
+                last=each.last,
+                last_step=each.last_step,
+                least=each.least,
+                most=each.most,
+                count=each.count,
+            )
+            for each in found.series
+            if not each.name.startswith(SYSTEM)
+        ]
+        roster = job.kept
+        return wire.ComparedJob(
+            summary=job.summary(), policy=asdict(roster.policy), config=dict(roster.config), values=values
+        )
+
+    async def band(self, job: str, after: int, limit: int) -> wire.Band:
+        marks = await self._store.in_thread(lambda: self._store.marks(job, after, limit))
+        return wire.Band(marks=marks, last=marks[-1].number if marks else after)
+
+    async def _all(self) -> list[wire.JobSummary]:
+        async with self._reading:
+            if self._others is None:
+                kept = await self._store.in_thread(self._store.summaries)
+                self._others = {each.job: each for each in kept}
+        others = [each for name, each in self._others.items() if name not in self._jobs]
+        return [*others, *(job.summary() for job in self._jobs.values())]
+
+
+def _matches(summary: wire.JobSummary, text: str, states: Sequence[str]) -> bool:
+    if states and summary.state not in states:
+        return False
+    return not text or any(text in each.casefold() for each in (summary.job, summary.name, summary.reason))
+
+
+def _key(value: str | float | None) -> str | float:
+    """None is the end of a job that goes on: later than all others."""
+    return float("inf") if value is None else value

@@ -1,0 +1,188 @@
+"""Numbered messages that many readers follow and resume: kept in memory once, however many readers there are.
+
+A topic is the list of jobs, or one job. A reader is a position, not a queue: it takes what comes after the last number
+that it has, so a slow one costs nothing, and one that falls behind what is kept is cut. It comes back with that
+number, and gets what it has missed, or is told to load a topic again. Numbers of another process, which another epoch
+shows, say nothing. Knows nothing of HTTP, and not what the messages mean. One event loop only."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstep.errors import Refused
+from everstep.wire import to_json
+
+LIST = ""  # the topic of the list of jobs: never the name of a job
+MAX_TOPIC_BYTES = 1 << 19
+MOST_TOPICS = 200
+KEPT_S = 60.0  # that a topic goes on without a reader, who may come back
+MAX_TAKEN_BYTES = 1 << 18  # at a time
+
+
+@dataclass(kw_only=True, slots=True)
+class _Topic:
+    since: int  # all later messages are here
+    messages: deque[tuple[int, bytes]] = field(default_factory=deque)
+    num_bytes: int = 0
+    num_readers: int = 0
+    left_at: float = 0.0  # when the last reader went
+
+
+class Stream:
+    def __init__(self, epoch: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._epoch, self._now = epoch, now
+        self._number = 0
+        self._topics: dict[str, _Topic] = {}
+        self._readers: set[Reader] = set()
+        self.has_readers = asyncio.Event()
+        self.is_closed = False
+
+    @property
+    def last_id(self) -> str:
+        return f"{self._epoch}-{self._number}"
+
+    @property
+    def num_readers(self) -> int:
+        return len(self._readers)
+
+    def is_followed(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def topics(self) -> Sequence[str]:
+        """Those that someone reads, or has read a moment ago."""
+        return [*self._topics]
+
+    def publish(self, topic: str, event: str, data: Any) -> None:
+        """Readers are told by `wake`."""
+        if (found := self._topics.get(topic)) is None:
+            return
+        self._number += 1
+        message = encode(event, data, self.last_id)
+        found.messages.append((self._number, message))
+        found.num_bytes += len(message)
+        while found.num_bytes > MAX_TOPIC_BYTES:
+            found.since, dropped = found.messages.popleft()
+            found.num_bytes -= len(dropped)
+
+    def skip(self, topic: str) -> None:
+        """Too much happened at once: all who read this must load it again."""
+        if (found := self._topics.get(topic)) is not None:
+            found.messages.clear()
+            self._number += 1
+            found.since, found.num_bytes = self._number, 0
+
+    def wake(self) -> None:
+        for reader in self._readers:
+            reader.has_news.set()
+        self._forget_topics()
+
+    def close(self) -> None:
+        self.is_closed = True
+        for reader in self._readers:
+            reader.has_news.set()
+
+    def open_reader(self, topics: Iterable[str], after: str) -> Reader:
+        """`after`: the last ID that the reader has; empty: none. Close it."""
+        names = list(dict.fromkeys(topics))
+        new = [name for name in names if name not in self._topics]
+        self._forget_topics()
+        if len(self._topics) + len(new) > MOST_TOPICS:
+            text = f"{len(self._topics)} jobs are being followed, the limit is {MOST_TOPICS}"
+            raise Refused(text, status=503, code="too-many-followed")
+        if new:
+            self._number += 1  # so that no earlier ID stands for having read these
+        for name in new:
+            self._topics[name] = _Topic(since=self._number)
+        reader = Reader(self, names, self._number_of(after))
+        for name in names:
+            self._topics[name].num_readers += 1
+        self._readers.add(reader)
+        self.has_readers.set()
+        return reader
+
+    def _number_of(self, after: str) -> int | None:
+        """None: nothing is known of what this reader has."""
+        epoch, _, number = after.partition("-")
+        is_ours = epoch == str(self._epoch) and number.isascii() and number.isdigit() and len(number) < 18
+        return int(number) if is_ours and int(number) <= self._number else None
+
+    def _close_reader(self, reader: Reader) -> None:
+        if reader not in self._readers:
+            return
+        self._readers.discard(reader)
+        for name in reader.topics:
+            topic = self._topics[name]
+            topic.num_readers -= 1
+            topic.left_at = self._now()
+
+    def _forget_topics(self) -> None:
+        before = self._now() - KEPT_S
+        for name in [name for name, each in self._topics.items() if not each.num_readers and each.left_at < before]:
+            del self._topics[name]
+        if not self._topics:
+            self.has_readers.clear()
+
+
+class Reader:
+    def __init__(self, stream: Stream, topics: Sequence[str], after: int | None) -> None:
+        self.topics, self.has_news = topics, asyncio.Event()
+        self._stream, self._number = stream, after
+
+    def close(self) -> None:
+        self._stream._close_reader(self)
+
+    def begin(self, *, is_new: bool) -> bytes:
+        """The first words: what was missed, and which topics must be loaded again. `is_new`: it has nothing yet."""
+        stream, topics = self._stream, self._stream._topics
+        hello = {"id": stream.last_id, "jobs": [name for name in self.topics if name != LIST]}
+        if is_new:
+            self._number = stream._number
+            return encode("hello", hello, stream.last_id)
+        after, self._number = self._number, stream._number
+        missed = [name for name in self.topics if after is None or topics[name].since > after]
+        found = [] if after is None else _later(after, (topics[name] for name in self.topics if name not in missed))
+        said = [encode("hello", hello), *(message for _, message in found)]
+        if missed:
+            again = {"jobs": [name for name in missed if name != LIST], "is_list": LIST in missed}
+            said.append(encode("reload", again, stream.last_id))
+        return b"".join(said)
+
+    def take(self) -> bytes | None:
+        """What is new, in order, some of it if it is much; None: some of it is no longer kept."""
+        topics = [self._stream._topics[name] for name in self.topics]
+        assert self._number is not None
+        if any(topic.since > self._number for topic in topics):
+            return None
+        taken: list[bytes] = []
+        num_bytes = 0
+        for number, message in _later(self._number, topics):
+            if num_bytes > MAX_TAKEN_BYTES:
+                self.has_news.set()
+                return b"".join(taken)
+            taken.append(message)
+            num_bytes += len(message)
+            self._number = number
+        self._number = self._stream._number  # those in between were of other topics
+        return b"".join(taken)
+
+
+def _later(number: int, topics: Iterable[_Topic]) -> list[tuple[int, bytes]]:
+    """The messages after this number, in order."""
+    found: list[tuple[int, bytes]] = []
+    for topic in topics:
+        for each in reversed(topic.messages):
+            if each[0] <= number:
+                break
+            found.append(each)
+    return sorted(found)
+
+
+def encode(event: str, data: Any, number: str = "") -> bytes:
+    """As server-sent events have it; JSON has no newline in it."""
+    named = f"id: {number}\n" if number else ""
+    return f"event: {event}\n{named}data: ".encode() + to_json(data) + b"\n\n"

@@ -1,0 +1,71 @@
+"""What a browser is told with every reply, and which of its requests are refused because another site made them.
+
+A browser sends the cookie of a session by itself, so a request with a cookie counts only if our own page made it:
+browsers say so (`Sec-Fetch-Site`, older ones `Origin`), and whatever changes something needs a header that no other
+site can send. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+
+from everstep.errors import Refused
+
+HEADER, HEADER_VALUE = b"x-everstep", b"page"
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+NO_STORE = (b"cache-control", b"no-store")
+
+_READS = ("GET", "HEAD")
+
+
+def check_same_site(method: str, scheme: str, headers: Mapping[bytes, bytes]) -> None:
+    """Raises Refused if another site may have made this request."""
+    site = headers.get(b"sec-fetch-site")
+    is_typed = site == b"none" and method in _READS  # into the address bar
+    if site is not None and site != b"same-origin" and not is_typed:
+        raise _cross_site(f"Sec-Fetch-Site is {_shown(site)}")
+    origin = headers.get(b"origin")
+    own = f"{scheme}://".encode() + headers.get(b"host", b"")
+    if origin is not None and origin != own:
+        raise _cross_site(f"Origin is {_shown(origin)}")
+    if method not in _READS and headers.get(HEADER) != HEADER_VALUE:
+        text = f"a browser's {method} needs the header {HEADER.decode()}: {HEADER_VALUE.decode()}"
+        raise Refused(text, status=403, code="page-header-missing")
+
+
+def _cross_site(why: str) -> Refused:
+    return Refused(f"only the page itself may ask this: {why}", status=403, code="cross-site")
+
+
+def _shown(value: bytes) -> str:
+    return value[:100].decode("ascii", "replace")
+
+
+def cookie_of(headers: Mapping[bytes, bytes], name: str) -> str | None:
+    try:
+        found = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1")).get(name)
+    except CookieError:
+        return None
+    return found.value if found is not None else None
+
+
+def set_cookie(name: str, value: str, max_age_s: int, *, is_secure: bool) -> tuple[bytes, bytes]:
+    """One that scripts cannot read and other sites cannot use. An age of 0 removes it."""
+    secure = "; Secure" if is_secure else ""
+    text = f"{name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{secure}"
+    return b"set-cookie", text.encode()
+
+
+def cookie_name(headers: Mapping[bytes, bytes]) -> str:
+    """Browsers do not tell the ports of a host apart: without the port in it, two coordinators on one machine would
+    end each other's sessions."""
+    port = headers.get(b"host", b"").decode("latin-1").rpartition(":")[2]
+    return f"everstep_{port}" if port.isdigit() else "everstep"

@@ -1,0 +1,25 @@
+"""How a wheel is built: setuptools, after the page's scripts were fetched (`page_vendor`).
+
+Where they cannot be fetched, for want of npm or a registry, the wheel is built without them: all but the page works,
+and the page says what to do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from setuptools import build_meta
+from setuptools.build_meta import *  # noqa: F403
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import page_vendor  # noqa: E402
+
+
+def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
+    try:
+        page_vendor.main()
+    except SystemExit as problem:
+        print(f"everstep: this wheel has no page: {problem}", file=sys.stderr)
+    return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)

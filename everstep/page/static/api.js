@@ -33,10 +33,7 @@ async function call(path, how = {}) {
     throw new Refused("The coordinator does not answer.", 0, "away");
   }
   const body = await reply.json().catch(() => ({}));
-  if (reply.ok) {
-    isSignedIn.value = true;
-    return body;
-  }
+  if (reply.ok) return body;
   if (reply.status === 401 && path !== "/v1/session") {
     doorSays.value = body.code === "session-expired" ? "This session has expired." : "";
     isSignedIn.value = false;
@@ -65,29 +62,31 @@ function session(method, body) {
   return call("/v1/session", { method, headers, body: body && JSON.stringify(body) });
 }
 
-/** Open a session with the one-time code of the address, if there is one. The code leaves the address at once: neither
+/** Open a session with the one-time code of the address, or go on with the one there is. The code leaves the address at once: neither
  * the history nor a copied link has it. */
 export async function enter() {
   const code = new URLSearchParams(location.hash.slice(1)).get("code");
-  if (!code) return;
-  history.replaceState(null, "", location.pathname + location.search);
-  try {
-    await session("POST", { code });
-  } catch (error) {
-    // A session that is open goes on, whatever the code was.
-    doorSays.value = /** @type {Error} */ (error).message;
-    await get("/v1/session").catch(() => (isSignedIn.value = false));
+  if (code) {
+    history.replaceState(null, "", location.pathname + location.search);
+    try {
+      return await signIn({ code });
+    } catch (error) {
+      doorSays.value = /** @type {Error} */ (error).message;
+    }
   }
+  // A session that is open goes on, whatever the code was. Without an answer, the view says so and tries again.
+  if (isSignedIn.value === null || code) await get("/v1/session").then(() => (isSignedIn.value = true), (error) => (isSignedIn.value = error.status !== 401));
 }
 
 /** @param {{code: string} | {token: string}} proof */
 export async function signIn(proof) {
   await session("POST", proof);
   doorSays.value = "";
+  isSignedIn.value = true;
 }
 
 export async function signOut() {
+  doorSays.value = "";
+  isSignedIn.value = false; // first: all views and the stream stop asking
   await session("DELETE").catch(() => null);
-  doorSays.value = "You are signed out.";
-  isSignedIn.value = false;
 }

@@ -11,11 +11,12 @@ import { html } from "./html.js";
 import { listen, look } from "./live.js";
 import { POSITIONS } from "./metrics.js";
 import { color, dash } from "./palette.js";
-import { Plot, xText } from "./plot.js";
+import { Plot } from "./plot.js";
 import { address, go, jobAddress, query } from "./route.js";
 import { Series } from "./series.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { isDark } from "./theme.js";
+import { xText } from "./ticks.js";
 
 const AT_ONCE = 100; // jobs in one call
 const PAUSE_MS = 5000; // between fetches of the numbers while jobs go on

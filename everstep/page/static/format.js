@@ -12,7 +12,7 @@ export function number(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e6 || size < 1e-3) return value.toExponential(DIGITS - 1).replace(/\.?0+e/, "e").replace("e+", "e").replace("-", "−").replace("e-", "e−");
-  return sign(String(Number(value.toPrecision(size >= 1000 ? 7 : DIGITS))));
+  return sign(Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(size >= 1000 ? DIGITS + 1 : DIGITS))));
 }
 
 /** @param {string} text */

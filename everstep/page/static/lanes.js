@@ -62,16 +62,3 @@ export function lanes(marks, place, end) {
 /** w2 before w10.
  * @param {string} a @param {string} b */
 export const byName = (a, b) => a.localeCompare(b, "en", { numeric: true });
-
-/** Round numbers for an axis, at most `most` of them.
- * @param {number} from @param {number} to @param {number} most */
-export function ticks(from, to, most) {
-  const span = to - from;
-  if (!(span > 0) || most < 1) return [];
-  const rough = span / most;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * ([1, 2, 5, 10].find((each) => each * power >= rough) ?? 10);
-  const made = [];
-  for (let at = Math.ceil(from / step) * step; at <= to + step * 1e-9; at += step) made.push(Number(at.toPrecision(12)));
-  return made;
-}

@@ -123,10 +123,9 @@ function LogLine({ line, text }) {
  * @param {string} line @param {string} text */
 function marked(line, text) {
   if (!text) return line;
-  const [low, find] = [line.toLowerCase(), text.toLowerCase()];
   const parts = [];
   let at = 0;
-  for (let hit = low.indexOf(find); hit >= 0 && parts.length < 100; hit = low.indexOf(find, at)) {
+  for (let hit = line.indexOf(text); hit >= 0 && parts.length < 100; hit = line.indexOf(text, at)) {
     parts.push(line.slice(at, hit), html`<mark>${line.slice(hit, hit + text.length)}</mark>`);
     at = hit + text.length;
   }

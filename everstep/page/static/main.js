@@ -1,7 +1,7 @@
 // Starts the page: the session first, then the view that the address names.
 
 import { render } from "./vendor/preact.js";
-import { enter, get, isSignedIn, signOut } from "./api.js";
+import { enter, isSignedIn, signOut } from "./api.js";
 import { Compare } from "./compare.js";
 import { Door } from "./door.js";
 import { html } from "./html.js";
@@ -48,4 +48,3 @@ document.addEventListener("click", follow);
 addEventListener("hashchange", enter); // an address with a code, pasted into this tab
 render(html`<${Page} />`, /** @type {HTMLElement} */ (document.getElementById("page")));
 await enter();
-if (isSignedIn.value === null) await get("/v1/session").catch((error) => (isSignedIn.value = error.status !== 401));

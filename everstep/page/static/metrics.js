@@ -57,7 +57,7 @@ export function Sections({ series, lookup }) {
   }
   return [...groups].map(
     ([group, members]) => html`<section key=${group}>
-      ${group && html`<div class="section"><h2>${group}</h2><span class="quiet small">${plural(members.length, "metric")}</span></div>`}
+      ${group && html`<div class="section"><h2>${group.replace(/^system\//, "")}</h2><span class="quiet small">${plural(members.length, "metric")}</span></div>`}
       <div class="plots">${members.map((each) => html`<${PlotCard} key=${each.number} series=${each} title=${group ? each.name.slice(group.length + 1) : each.name} lookup=${lookup} index=${0} />`)}</div>
     </section>`,
   );

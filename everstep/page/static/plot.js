@@ -3,10 +3,10 @@
 
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { align, smooth } from "./curve.js";
-import { clock, number, short } from "./format.js";
 import { html } from "./html.js";
 import { color, dash, inks } from "./palette.js";
 import { isDark } from "./theme.js";
+import { logTicks, ticks, xText, yText } from "./ticks.js";
 
 /** @typedef {{label: string, curve: import("./curve.js").Curve, index: number}} Line */
 /**
@@ -24,9 +24,24 @@ import { isDark } from "./theme.js";
  * @property {string} label for those who cannot see it
  */
 
+const RETRY_MS = 2000;
+
 /** @type {Promise<any> | null} */
 let loading = null;
-const loadPlots = () => (loading ??= import("./vendor/uplot.js").then((module) => module.default));
+
+/** The plotting script, when the first plot is drawn. A browser never tries a failed import again, unless it has another
+ * address.
+ * @param {number} attempt @returns {Promise<any>} */
+function loadPlots(attempt = 0) {
+  loading ??= import(attempt ? `./vendor/uplot.js?${attempt}` : "./vendor/uplot.js").then(
+    (module) => module.default,
+    () => {
+      loading = null;
+      return new Promise((resolve) => setTimeout(resolve, RETRY_MS)).then(() => loadPlots(attempt + 1));
+    },
+  );
+  return loading;
+}
 
 /** @param {Props} props */
 export function Plot(props) {
@@ -77,7 +92,6 @@ function options(uPlot, latest, dark, element) {
   const props = latest.current;
   const ink = inks(dark);
   const smoothing = props.smoothing ?? 0;
-  const isTime = props.axis === "time";
   const axis = { stroke: ink.text, grid: { stroke: ink.grid, width: 1 }, ticks: { stroke: ink.grid, size: 4 }, font: "12px system-ui, sans-serif" };
   const series = props.lines.flatMap(({ index }) => {
     const line = { stroke: color(index, dark), width: 1.5, dash: props.lines.length > 1 ? dash(index) : [], points: { size: 5 } };
@@ -97,12 +111,22 @@ function options(uPlot, latest, dark, element) {
     },
     select: { show: true },
     scales: {
-      x: { time: isTime, distr: props.isLogX ? 3 : 1, range: (/** @type {any} */ u, /** @type {number} */ min, /** @type {number} */ max) => xRange(latest.current, min, max) },
-      y: { distr: props.isLogY ? 3 : 1, ...(props.isLogY ? {} : { range: yRange }) },
+      x: { time: false, distr: props.isLogX ? 3 : 1, range: (/** @type {any} */ u, /** @type {number} */ min, /** @type {number} */ max) => xRange(latest.current, min, max) },
+      y: { distr: props.isLogY ? 3 : 1, range: props.isLogY ? logRange : yRange },
     },
     axes: [
-      { ...axis, size: 32, space: 64, ...(!isTime && { values: (/** @type {any} */ u, /** @type {number[]} */ ticks) => ticks.map((x) => (x === null ? "" : xText(x, props.axis))) }) },
-      { ...axis, size: 56, space: 32, values: (/** @type {any} */ u, /** @type {number[]} */ ticks) => ticks.map((y) => (y === null ? "" : tick(y, ticks))) },
+      {
+        ...axis,
+        size: 32,
+        splits: (/** @type {any} */ u, _, /** @type {number} */ min, /** @type {number} */ max) => (props.isLogX ? logTicks(min, max) : ticks(min, max, u.bbox.width / (devicePixelRatio || 1) / 72, props.axis)),
+        values: (/** @type {any} */ u, /** @type {number[]} */ splits) => splits.map((x) => xText(x, props.axis, u.scales.x.max - u.scales.x.min)),
+      },
+      {
+        ...axis,
+        size: 56,
+        splits: (/** @type {any} */ u, _, /** @type {number} */ min, /** @type {number} */ max) => (props.isLogY ? logTicks(min, max) : ticks(min, max, u.bbox.height / (devicePixelRatio || 1) / 32)),
+        values: (/** @type {any} */ u, /** @type {number[]} */ splits) => splits.map((y) => yText(y, splits)),
+      },
     ],
     series: [{}, ...series],
     hooks: {
@@ -133,25 +157,18 @@ function xRange({ range, extent, isLogX }, min, max) {
   return from < to ? [from, to] : [from - 0.5, from + 0.5];
 }
 
+/** @param {any} u @param {number | null} min @param {number | null} max @returns {[number, number]} */
+function logRange(u, min, max) {
+  if (min === null || max === null || max <= 0) return [0.1, 1];
+  return [Math.max(min, max * 1e-12) / 1.15, max * 1.15];
+}
+
 /** A little room above and below; a flat line in the middle.
  * @param {any} u @param {number | null} min @param {number | null} max @returns {[number, number]} */
 function yRange(u, min, max) {
   if (min === null || max === null) return [0, 1];
   const room = (max - min) * 0.06 || Math.abs(max) * 0.1 || 1;
   return [min >= 0 && min - room < 0 ? 0 : min - room, max + room];
-}
-
-/** @param {number} x @param {import("./curve.js").Axis} axis */
-export function xText(x, axis) {
-  if (axis === "time") return clock(x);
-  if (axis === "elapsed") return x < 120 ? `${number(x)} s` : x < 7200 ? `${number(x / 60)} min` : `${number(x / 3600)} h`;
-  return axis === "epoch" ? number(x) : Math.abs(x) >= 1e5 ? short(x) : number(x);
-}
-
-/** @param {number} y @param {number[]} ticks */
-function tick(y, ticks) {
-  const size = Math.max(...ticks.map((each) => Math.abs(each ?? 0)));
-  return size >= 1e5 ? short(y) : number(y);
 }
 
 /** NaN and infinities are gaps of the line; a letter at the edge says where they are, so that none is hidden.

@@ -4,7 +4,8 @@ import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import { curve } from "./curve.js";
 import { clock, count, number } from "./format.js";
 import { html } from "./html.js";
-import { Plot, xText } from "./plot.js";
+import { Plot } from "./plot.js";
+import { xText } from "./ticks.js";
 
 const MOST_ROWS = 200;
 

@@ -32,7 +32,9 @@ export class Stream {
   /** @param {(told: Told) => void} reader */
   forget(reader) {
     this.readers.delete(reader);
-    if (!this.readers.size) this.close();
+    if (this.readers.size) return;
+    this.close();
+    this.isOpen = false;
   }
 
   /** @param {number} pause_ms */
@@ -78,7 +80,6 @@ export class Stream {
   close() {
     this.source?.close();
     this.source = null;
-    this.isOpen = false;
   }
 
   /** @param {boolean} isOpen */

@@ -35,7 +35,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(SCRIPT, workers=3, policy=CALM) as cluster:
+    with Cluster(SCRIPT, ["--hostile"], workers=3, policy=CALM) as cluster:
         cluster.wait("step.committed", step=5)
         yield cluster
 

@@ -1,5 +1,5 @@
-"""A job to look at: a small network in the native loop. Each step reports metrics and prints a line; every 20th line and
-one metric's name try to be more than text."""
+"""A job to look at: a small network in the native loop. Each step reports metrics and prints a line. With --hostile, every
+20th line and one metric's name try to be more than text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pause-s", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--more-metrics", type=int, default=0)
+    parser.add_argument("--hostile", action="store_true")
     return parser.parse_args()
 
 
@@ -49,13 +49,14 @@ def main() -> None:
 
 
 def tell(step: int, loss: float, args: argparse.Namespace) -> None:
-    wave = {f"wave/{i}": math.sin(step / 20 + i) for i in range(args.more_metrics)}
     spike = 3.0 if step == 50 else 0.0
-    everstep.report(
-        {"training/loss": loss + spike, "training/rate": 0.05, "training/epochs": step / 170, HOSTILE: float(step)} | wave,
-        step=step,
-    )
-    print(f"ERROR: {HOSTILE} at step {step}" if step % 20 == 0 else f"step {step}: loss {loss:.4f}", flush=True)
+    rate = 0.05 * (1 + math.cos(step / 100)) / 2
+    values = {"training/loss": loss + spike, "training/rate": rate, "training/epochs": step / 170}
+    if step % 10 == 0:
+        values |= {"validation/loss": loss * 1.1, "validation/accuracy": math.exp(-loss)}
+    everstep.report(values | ({HOSTILE: float(step)} if args.hostile else {}), step=step)
+    is_loud = args.hostile and step % 20 == 0
+    print(f"ERROR: {HOSTILE} at step {step}" if is_loud else f"step {step}: loss {loss:.4f}", flush=True)
     time.sleep(args.pause_s)
 
 

@@ -118,13 +118,13 @@ function options(uPlot, latest, dark, element) {
       {
         ...axis,
         size: 32,
-        splits: (/** @type {any} */ u, _, /** @type {number} */ min, /** @type {number} */ max) => (props.isLogX ? logTicks(min, max) : ticks(min, max, u.bbox.width / (devicePixelRatio || 1) / 72, props.axis)),
+        splits: (/** @type {any} */ u, /** @type {number} */ _, /** @type {number} */ min, /** @type {number} */ max) => (props.isLogX ? logTicks(min, max) : ticks(min, max, u.bbox.width / (devicePixelRatio || 1) / 72, props.axis)),
         values: (/** @type {any} */ u, /** @type {number[]} */ splits) => splits.map((x) => xText(x, props.axis, u.scales.x.max - u.scales.x.min)),
       },
       {
         ...axis,
         size: 56,
-        splits: (/** @type {any} */ u, _, /** @type {number} */ min, /** @type {number} */ max) => (props.isLogY ? logTicks(min, max) : ticks(min, max, u.bbox.height / (devicePixelRatio || 1) / 32)),
+        splits: (/** @type {any} */ u, /** @type {number} */ _, /** @type {number} */ min, /** @type {number} */ max) => (props.isLogY ? logTicks(min, max) : ticks(min, max, u.bbox.height / (devicePixelRatio || 1) / 32)),
         values: (/** @type {any} */ u, /** @type {number[]} */ splits) => splits.map((y) => yText(y, splits)),
       },
     ],

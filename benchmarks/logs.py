@@ -23,14 +23,13 @@ from sqlalchemy import insert
 from everstep import wire
 from everstep.client.calls import Coordinator
 from everstep.coordinator.store import log_store
-from everstep.coordinator.store.log_store import LogBounds, LogStore
+from everstep.coordinator.store.log_store import DAY_S, LogStore
 from everstep.coordinator.store.log_tables import LOG_BLOCKS, LOG_WRITERS
 from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
 from everstep.record.log_chunk import MAX_CHUNK_BYTES, STDOUT, Chunk, PrintedLine, chunk_of
 from everstep.record.log_trigrams import build_filter
 
 RARE = "CUDA out of memory"
-BOUNDS = LogBounds(max_bytes=1 << 40, days=365)
 NUM_KINDS = 16  # of chunks; the others are copies: to make a gigabyte of lines takes much longer than to search it
 
 
@@ -57,7 +56,7 @@ def fill(store: LogStore, job: str, num_mb: int) -> int:
     num_bytes, line, rows = 0, 0, []
     for number in range(1, num_chunks + 1):
         each, data, its_filter = packed[id(rare if number == num_chunks * 7 // 10 + 1 else usual[number % NUM_KINDS])]
-        row = log_store._block(job, [[number, "w0", 0, line, each.num_lines]], each, data, BOUNDS)
+        row = log_store._block(job, [[number, "w0", 0, line, each.num_lines]], each, data, time.time() + 365 * DAY_S)
         rows.append({**row, "filter": its_filter})
         line, num_bytes = line + each.num_lines, num_bytes + len(each.text)
         if len(rows) == 64 or number == num_chunks:
@@ -87,7 +86,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="everstep-logs-") as folder:
         files = CoordinatorFiles(directory=Path(folder))
-        store = LogStore(files.store_url)
+        store = LogStore(files.store_url, epoch=0)
         sizes = {"small": fill(store, "small", 10), "large": fill(store, "large", options.mb)}
         store.close()
         child, url = start_coordinator(files)

@@ -33,7 +33,7 @@ from everstep import wire
 from everstep.client.calls import Coordinator
 from everstep.env import read_token
 from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
-from lab.browser import chromium, new_code
+from lab.page_window import chromium, new_code
 
 NUM_TIMES = 9
 NUM_CURVES, FASTER = 100, 10

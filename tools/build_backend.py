@@ -14,7 +14,7 @@ from setuptools.build_meta import *  # noqa: F403
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import page_vendor  # noqa: E402
+import page_vendor
 
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:

@@ -18,7 +18,7 @@ from everstep import env  # noqa: E402
 from everstep.client.calls import Coordinator  # noqa: E402
 from everstep.testing import Cluster  # noqa: E402
 from everstep.wire import JobSpec, Policy, Stop  # noqa: E402
-from lab.browser import chromium, new_code  # noqa: E402
+from lab.page_window import chromium, new_code  # noqa: E402
 
 SCRIPT = ROOT / "tests" / "page" / "training.py"
 SIZES = {1440: 900, 390: 844}

@@ -54,7 +54,9 @@ def fetch() -> None:
     """All of it, or nothing changes."""
     npm = shutil.which("npm")
     if npm is None:
-        sys.exit("npm is missing: the page's scripts cannot be fetched\n  HINT: install Node.js with npm, then make setup")
+        sys.exit(
+            "npm is missing: the page's scripts cannot be fetched\n  HINT: install Node.js with npm, then make setup"
+        )
     with tempfile.TemporaryDirectory(prefix="everstep-page-") as folder:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(ROOT / name, folder)

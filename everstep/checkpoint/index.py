@@ -43,7 +43,7 @@ def record(uuid: str, uri: str | os.PathLike[str], step: int) -> None:
 def remember_job(uri: str | os.PathLike[str]) -> None:
     """From now on `latest` looks there, in all workers of the job. Does nothing outside a job."""
     if env.coordinator_url() is not None:
-        private_file.write_json(_path_of_job(), {"uri": full_uri(uri)})
+        private_file.write_json(_path_of_job(env.job()), {"uri": full_uri(uri)})
 
 
 def find(uuid: str) -> tuple[str, int]:
@@ -80,14 +80,21 @@ def newest_of_step(storage: Storage, step: int, uuid: str) -> Found:
 
 def latest() -> str | None:
     """The UUID of the newest whole checkpoint of this job; None if this node knows of none."""
-    path = _path_of_job()
+    if (uri := place_of_job(env.job())) is None:
+        return None
+    with closing(open_storage(uri)) as storage:
+        whole = [each for each in catalog.find(storage) if each.is_whole]
+    return checkpoint_uuid(uri, whole[-1].step) if whole else None
+
+
+def place_of_job(job: str) -> str | None:
+    """Where that job, started in this folder, saves; None if it has not saved here."""
+    path = _path_of_job(job)
     try:
         place: _JobPlace = parse(_JobPlace, parse_json(path.read_bytes(), str(path)), str(path))
     except FileNotFoundError:
         return None
-    with closing(open_storage(place.uri)) as storage:
-        whole = [each for each in catalog.find(storage) if each.is_whole]
-    return checkpoint_uuid(place.uri, whole[-1].step) if whole else None
+    return place.uri
 
 
 def check_uuid(text: str) -> str:
@@ -106,7 +113,7 @@ def _path(uuid: str) -> Path:
     return env.home() / "checkpoints" / f"{check_uuid(uuid)}.json"
 
 
-def _path_of_job() -> Path:
+def _path_of_job(job: str) -> Path:
     # With the directory: another script elsewhere may have the same --job.
-    name = uuids.uuid5(uuids.NAMESPACE_URL, f"{Path.cwd()}#{env.job()}")
+    name = uuids.uuid5(uuids.NAMESPACE_URL, f"{Path.cwd()}#{job}")
     return env.home() / "jobs" / f"{name}.json"

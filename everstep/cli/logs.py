@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,15 +15,18 @@ from everstep import env
 from everstep.cli.options import command, say
 from everstep.cli.submitted import leave, print_platform_lines
 from everstep.client.calls import Coordinator
+from everstep.coordinator.finished_record import open_record
 from everstep.errors import UsageError
 from everstep.job_file.quantity import parse_seconds
 from everstep.jobs import submitted
-from everstep.jobs.job_log import FILE, JobLog, Wanted, left_by
+from everstep.jobs.find_record import is_record, record_of
+from everstep.jobs.job_log import JobLog, Wanted
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
 from everstep.launcher.run_record import RunRecord
 from everstep.platforms.base import JobRecord
+from everstep.record.about import LOGS
 from everstep.record.log_levels import LEVELS
 from everstep.settings import setting
 from everstep.wire import MAX_CONTEXT, LoggedLine
@@ -58,13 +61,15 @@ class LogsOptions(CoordinatorOptions):
 def logs(options: LogsOptions) -> int:
     """Print, search and follow the output of a job: of its workers, and of the agents that run them.
 
-    It comes from the job's coordinator, or from what that has left when the job is over. ID is that of a run in the log
-    folder, or of a submitted job. A job of an `everstep serve` elsewhere: --coordinator URL."""
+    It comes from the job's coordinator, or from the record that it has left. ID is that of a run in the log folder or
+    of a submitted job, or a folder with a record. A job of an `everstep serve` elsewhere: --coordinator URL."""
     wanted, record = _wanted(options), None
     if options.coordinator is not None:
         log = _served_log(options.coordinator, options.job, options.token_file)
     elif run := next(run_record.newest_first(options.log_dir, options.job), None):
         log = _run_log(*run, options.token_file)
+    elif is_record(folder := Path(options.job)):
+        log = _left_log(folder)
     else:
         record = submitted.find(options.job)
         log = _submitted_log(record)
@@ -155,6 +160,12 @@ def _print_platform(record: JobRecord, options: LogsOptions, wanted: Wanted) -> 
     return leave(0)
 
 
+def _left_log(folder: Path) -> JobLog:
+    with open_record(folder) as record:
+        job = record.job
+    return JobLog(job, live=nullcontext, left=lambda: folder, is_over=lambda: True)
+
+
 def _served_log(url: str, job: str, token_file: Path | None) -> JobLog:
     @contextmanager
     def live() -> Iterator[Coordinator]:
@@ -176,7 +187,7 @@ def _run_log(directory: Path, record: RunRecord, token_file: Path | None) -> Job
             yield coordinator
 
     def left() -> Path | None:
-        return path if (path := directory / FILE).exists() else None
+        return directory if (directory / LOGS).exists() else None
 
     def is_over() -> bool:
         found = run_record.read(directory)
@@ -189,7 +200,7 @@ def _submitted_log(record: JobRecord) -> JobLog:
     return JobLog(
         record.id,
         live=lambda: submitted.coordinator_of(record),
-        left=lambda: left_by(record),
+        left=lambda: record_of(record, [LOGS]),
         is_over=lambda: submitted.status(record).is_over,
     )
 

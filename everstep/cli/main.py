@@ -17,6 +17,7 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "join": ("run", "Add this node to a running job."),
     "status": ("status", "Show a job, or how it ended."),
     "metrics": ("metrics", "Show what a job has reported, as a table, CSV or JSON."),
+    "page": ("page", "Open the page of a job, running or over, in a browser."),
     "doctor": ("doctor", "Check whether this machine, or every node, is ready to train."),
     "checkpoint": ("checkpoint", "List, show, verify, export and prune checkpoints."),
     "serve": ("serve", "Run a coordinator."),

@@ -15,12 +15,14 @@ from rich.console import Console
 from everstep.cli.options import command
 from everstep.cli.tables import print_json, table
 from everstep.client.calls import Coordinator
-from everstep.errors import CoordinatorUnreachable, Refused, UsageError
+from everstep.coordinator.finished_record import open_record
+from everstep.errors import Refused, TemporaryError, UsageError
+from everstep.jobs import submitted
+from everstep.jobs.find_record import find_record, is_record
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
-from everstep.launcher.local_coordinator import CoordinatorFiles
-from everstep.record.finished import FinishedRecord
+from everstep.record.about import METRICS
 from everstep.settings import setting
 from everstep.wire import SeriesList, SeriesView, SeriesWindow
 from everstep.wire.bounds import MAX_INT
@@ -73,7 +75,8 @@ class MetricsOptions(CoordinatorOptions):
 def metrics(options: MetricsOptions) -> None:
     """Show what a job has reported: its series with the last, least and greatest value, or the points of one series.
 
-    ID is that of a run in the log folder, or of a submitted job. With --coordinator, it is the ID of a job there."""
+    ID is that of a run in the log folder or of a submitted job, or a folder with the record of a job that is over. With
+    --coordinator, it is the ID of a job there."""
     with _record_of(options) as record:
         if options.name is None:
             _print_series(list(all_series(record)), options)
@@ -107,27 +110,39 @@ def _record_of(options: MetricsOptions) -> Iterator[SeriesSource]:
         with closing(Coordinator(options.coordinator, find_token(options.token_file), options.id)) as coordinator:
             yield coordinator
         return
-    run = next(run_record.newest_first(options.log_dir, options.id), None)
-    if run is None:
-        from everstep.jobs.submitted import coordinator_of, find
+    with _coordinator_of(options) as live:
+        if live is not None and _answers(live):
+            yield live
+            return
+    with open_record(find_record(options.id, log_dir=options.log_dir, files=[METRICS])) as finished:
+        yield finished
 
-        with coordinator_of(find(options.id)) as submitted:
-            if submitted is None:
-                problem = f"the coordinator of {options.id} cannot be reached from here, or is gone"
-                raise UsageError(problem, code="coordinator-not-reachable")
-            yield submitted
-        return
-    directory, record = run
-    try:
+
+@contextmanager
+def _coordinator_of(options: MetricsOptions) -> Iterator[Coordinator | None]:
+    """None: of a job that is over."""
+    if run := next(run_record.newest_first(options.log_dir, options.id), None):
+        directory, record = run
         if not record.url or record.state in (run_record.FINISHED, run_record.FAILED):
-            raise CoordinatorUnreachable("the run is over", code="run-over")
+            yield None
+            return
         token = find_token(options.token_file or directory / "token")
         with closing(Coordinator(record.url, token, record.job)) as coordinator:
-            coordinator.series(limit=1)
             yield coordinator
-    except (CoordinatorUnreachable, Refused):
-        with closing(FinishedRecord(CoordinatorFiles(directory=directory).store_url, record.job)) as finished:
-            yield finished
+    elif is_record(Path(options.id)):
+        yield None
+    else:
+        with submitted.coordinator_of(submitted.find(options.id)) as found:
+            yield found
+
+
+def _answers(coordinator: Coordinator) -> bool:
+    """Refused: by another one, which has the port now."""
+    try:
+        coordinator.series(limit=1)
+        return True
+    except (TemporaryError, Refused, OSError):
+        return False
 
 
 def _print_series(found: list[SeriesView], options: MetricsOptions) -> None:

@@ -32,7 +32,6 @@ from everstep.coordinator.roster.facts import (
     has_same_facts,
 )
 from everstep.coordinator.roster.health import CUT_S
-from everstep.coordinator.roster.summary import summary_of
 from everstep.coordinator.roster_events import emit_changes
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.signs import LONGEST_WATCH_S, WorkerSigns, report_interval_s
@@ -97,7 +96,6 @@ class CoordinatedJob:
         self._peers = replies.next_peers(roster, replies.Peers(seen=self._notice.watched.seen, all=[]))
         self._orders_of = replies.Orders(roster, self._peers)
         self._views: dict[bool, tuple[Roster, str, int, bytes]] = {}  # by whether they are brief, and of which state
-        self._summary: tuple[Roster | None, str, int, wire.JobSummary | None] = (None, "", 0, None)
         self._formed_replies = replies.FormedReplies(roster.generation)
         self.shards = JobDatasets(roster, ledgers, store, self.stop, self._lessee, grace_s=grace_s, now=now)
         self._task = asyncio.create_task(self._run())
@@ -132,11 +130,7 @@ class CoordinatedJob:
 
     def summary(self) -> wire.JobSummary:
         """As a row of the list of jobs; the same value as long as nothing changes."""
-        roster, reason, num_steps, summary = self._summary
-        if summary is None or roster is not self.kept or (reason, num_steps) != (self.reason, self.signs.num_steps):
-            summary = summary_of(self.kept, self.signs.all, self.reason, self.band.past)
-            self._summary = (self.kept, self.reason, self.signs.num_steps, summary)
-        return summary
+        return self.band.summary(self.kept, self.signs, self.reason)
 
     async def stop(self, reason: str) -> None:
         await self._keep(changes.stop(self.roster, reason))
@@ -252,6 +246,7 @@ class CoordinatedJob:
     async def leave(self, name: str, message: wire.Leave) -> wire.Left:
         now = self._now()
         roster = changes.leave(self.roster, name, message)
+        self.band.hear(name, message.step)
         self.signs.prove_alive(name, now)
         self._change(roster)
         deadline = now + self._hold_s()
@@ -279,7 +274,7 @@ class CoordinatedJob:
         return worker
 
     def _stand_ready(self, name: str, message: wire.Arrive, now: float) -> None:
-        self.band.arrive(name, message.step)
+        self.band.hear(name, message.step)
         if self.roster.is_over:
             self._caller(name, message.incarnation)
         else:

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from everstep.coordinator.roster import marks
 from everstep.coordinator.roster.facts import Roster, Sign, has_same_facts
-from everstep.coordinator.roster.summary import PastFacts, committed_step
-from everstep.wire import Mark
+from everstep.coordinator.roster.summary import PastFacts, committed_step, summary_of
+from everstep.coordinator.signs import WorkerSigns
+from everstep.wire import JobSummary, Mark
 
 
 class JobBand:
@@ -17,10 +18,13 @@ class JobBand:
         """`last`: the number of the latest mark that was kept."""
         self._last = last
         self.past = past or PastFacts()
-        self._arrived: dict[str, int] = {}  # worker → the step with which it arrived last
+        self._seen: tuple[Roster | None, str, int, int] = (None, "", 0, 0)
+        self._summary: JobSummary | None = None
+        self._told: dict[str, int] = {}  # worker → the step with which it came or wants to go
 
-    def arrive(self, worker: str, step: int) -> None:
-        self._arrived[worker] = step
+    def hear(self, worker: str, step: int) -> None:
+        """A worker stands ready, or wants to leave, with so many steps committed."""
+        self._told[worker] = step
 
     def begin(self) -> list[Mark]:
         """The first mark."""
@@ -30,8 +34,8 @@ class JobBand:
         """The marks that this change leaves."""
         if has_same_facts(before, after):
             return []
-        formed_step = max((self._arrived.get(name, 0) for name in after.generation.ranks), default=0)
-        step = max(committed_step(replace(after, generation=before.generation), signs), self._formed_in(before))
+        formed_step = max((self._told.get(name, 0) for name in after.generation.ranks), default=0)
+        step = max(committed_step(replace(after, generation=before.generation), signs), self._told_in(before))
         moment = marks.Moment(number=self._last + 1, time=time.time(), step=step, formed_step=formed_step)
         return marks.marks_between(before, after, moment)
 
@@ -49,6 +53,13 @@ class JobBand:
             step=found[-1].step,
         )
 
-    def _formed_in(self, roster: Roster) -> int:
+    def summary(self, roster: Roster, signs: WorkerSigns, reason: str) -> JobSummary:
+        """Made again only if something has changed."""
+        seen = (roster, reason, signs.num_steps, self._last)
+        if self._summary is None or self._seen[0] is not roster or self._seen[1:] != seen[1:]:
+            self._seen, self._summary = seen, summary_of(roster, signs.all, reason, self.past)
+        return self._summary
+
+    def _told_in(self, roster: Roster) -> int:
         """A member that has committed no step since has told none."""
-        return max((self._arrived.get(name, 0) for name in roster.generation.ranks), default=0)
+        return max((self._told.get(name, 0) for name in roster.generation.ranks), default=0)

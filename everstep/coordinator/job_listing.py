@@ -6,7 +6,7 @@ own row. So a page of the list costs no query, however many people look."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 
 from everstep import wire
@@ -56,31 +56,14 @@ class JobListing:
     async def about(self, job: CoordinatedJob) -> wire.JobAbout:
         roster = job.kept
         reports = await self._metrics.reports_of(roster.job, CHECKPOINT, MOST_CHECKPOINTS)
-        checkpoints = [
-            wire.CheckpointView(
-                uuid=str(each.details.get("uuid", "")), step=each.step, time=each.time, details=each.details
-            )
-            for each in reports
-        ]
+        checkpoints = checkpoint_views(reports)
         return wire.JobAbout(
             summary=job.summary(), policy=asdict(roster.policy), config=dict(roster.config), checkpoints=checkpoints
         )
 
     async def compared(self, job: CoordinatedJob) -> wire.ComparedJob:
         found = await self._metrics.series(job.kept.job, 0, MOST_SERIES)
-        values = [
-            wire.ComparedValue(
-                name=each.name,
-                last=each.last,
-                last_step=each.last_step,
-                least=each.least,
-                most=each.most,
-                count=each.count,
-            )
-            for each in found.series
-            if not each.name.startswith(SYSTEM)
-        ]
-        roster = job.kept
+        values, roster = compared_values(found.series), job.kept
         return wire.ComparedJob(
             summary=job.summary(), policy=asdict(roster.policy), config=dict(roster.config), values=values
         )
@@ -96,6 +79,30 @@ class JobListing:
                 self._others = {each.job: each for each in kept}
         others = [each for name, each in self._others.items() if name not in self._jobs]
         return [*others, *(job.summary() for job in self._jobs.values())]
+
+
+def checkpoint_views(reports: Iterable[wire.ReportView]) -> list[wire.CheckpointView]:
+    return [
+        wire.CheckpointView(
+            uuid=str(each.details.get("uuid", "")), step=each.step, time=each.time, details=each.details
+        )
+        for each in reports
+    ]
+
+
+def compared_values(series: Iterable[wire.SeriesView]) -> list[wire.ComparedValue]:
+    return [
+        wire.ComparedValue(
+            name=each.name,
+            last=each.last,
+            last_step=each.last_step,
+            least=each.least,
+            most=each.most,
+            count=each.count,
+        )
+        for each in series
+        if not each.name.startswith(SYSTEM)
+    ]
 
 
 def _matches(summary: wire.JobSummary, text: str, states: Sequence[str]) -> bool:

@@ -25,11 +25,12 @@ from everstep.coordinator.roster.facts import Roster
 from everstep.coordinator.store.log_reader import Cursor, LogReader
 from everstep.coordinator.store.log_store import LogBounds, LogStore, NewLines, WriterPosition
 from everstep.coordinator.turns import Turns
+from everstep.coordinator.vital_tasks import die
 from everstep.coordinator.waiters import Bell
 from everstep.errors import Refused, TemporaryError, UsageError
 from everstep.record import log_chunk
 from everstep.record.log_search import LogQuery, check_query
-from everstep.storage.database import StoreError
+from everstep.storage.database import StoreError, StoreTaken
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,9 @@ class JobLogs:
         try:
             keep = partial(self._keep, roster, agent, message, bounds)
             positions = await asyncio.get_running_loop().run_in_executor(self._writing, keep)
+        except StoreTaken as error:
+            die("the coordinator stops", error)
+            raise
         finally:
             self._num_waiting -= 1
         if message.chunks:
@@ -88,16 +92,15 @@ class JobLogs:
         told = [wire.LogPosition(worker=name, **asdict(at)) for name, at in positions.items()]
         return wire.LogsKept(positions=told, node_log_mb=policy.node_log_mb)
 
-    async def read(
-        self, job: str, query: LogQuery, *, cursor: str, limit: int, context: int, wait_s: float
-    ) -> wire.LogsView:
+    async def read(self, job: str, query: LogQuery, *, cursor: str, limit: int, context: int, wait_s: float) -> bytes:
+        """A view as JSON, which takes as long as the reading: the reader does both."""
         deadline, at = time.monotonic() + wait_s * random.uniform(0.75, 1.0), Cursor.parse(cursor)
         while True:
             page = partial(self._read, job, query, at, limit=limit, context=context)
-            view = await asyncio.get_running_loop().run_in_executor(self._reading, page)
+            view, encoded = await asyncio.get_running_loop().run_in_executor(self._reading, page)
             left_s = deadline - time.monotonic()
             if view.lines or not view.is_end or left_s <= 0:
-                return view
+                return encoded
             at = Cursor.parse(view.next)
             await self._news.wait(left_s, job)
 
@@ -112,13 +115,16 @@ class JobLogs:
     def _tidy(self, job: str, bounds: LogBounds) -> None:
         _carefully(partial(self._store.tidy, job, bounds))
 
-    def _read(self, job: str, query: LogQuery, cursor: Cursor, *, limit: int, context: int) -> wire.LogsView:
+    def _read(
+        self, job: str, query: LogQuery, cursor: Cursor, *, limit: int, context: int
+    ) -> tuple[wire.LogsView, bytes]:
         try:
             check_query(query)
         except UsageError as error:
             raise Refused(error.message, status=422, hint=error.hint, code=error.code) from None
         search = self._regex().searching(query.regex) if query.regex else None
-        return self._reader.read(job, query, cursor, limit=limit, context=context, search=search)
+        view = self._reader.read(job, query, cursor, limit=limit, context=context, search=search)
+        return view, wire.to_json(view)
 
     def _regex(self) -> RegexProcess:
         """The one of this thread."""
@@ -143,7 +149,7 @@ def _carefully(act: Callable[[], None]) -> None:
     """What tidies up is tried again later: an error is worth a line."""
     try:
         act()
-    except (StoreError, ValueError) as error:
+    except (StoreError, StoreTaken, ValueError) as error:
         log.error("%s", error)
 
 

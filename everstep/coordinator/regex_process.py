@@ -11,7 +11,7 @@ import select
 import time
 from collections.abc import Callable
 
-from everstep.errors import Refused
+from everstep.errors import Refused, TemporaryError
 from everstep.process import NOWHERE, Child, program_command
 from everstep.record.log_regex import LENGTH
 from everstep.record.log_search import Search
@@ -24,9 +24,10 @@ _PIECE = 1 << 16
 class RegexProcess:
     """For one thread: the kernel ends the process with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, start_s: float = _START_S) -> None:
         self._child: Child | None = None
         self._ours = (-1, -1)
+        self._start_s, self._is_answered = start_s, True
 
     def searching(self, regex: str) -> Search:
         def search(text: bytes) -> list[int]:
@@ -42,20 +43,37 @@ class RegexProcess:
                 os.close(descriptor)
 
     def _ask(self, regex: str, text: bytes) -> list[int]:
-        if self._child is None:
-            self._start()
-            self._exchange("", b"", _START_S)
+        self._make_ready()
         try:
             found: list[int] = json.loads(self._exchange(regex, text, MATCH_S))
             return found
         except (TimeoutError, BrokenPipeError, EOFError):
-            self.close()
             raise Refused(
                 f"the regular expression took longer than {MATCH_S:g} s for {len(text)} bytes",
                 status=422,
                 hint="repetitions inside repetitions, such as (a+)+, take forever",
                 code="log-regex-too-slow",
             ) from None
+        finally:
+            self._close_unless_answered()
+
+    def _make_ready(self) -> None:
+        if self._child is not None:
+            return
+        self._start()
+        try:
+            self._exchange("", b"", self._start_s)
+        except (TimeoutError, BrokenPipeError, EOFError):
+            raise TemporaryError(
+                f"the process for regular expressions did not start within {self._start_s:g} s", code="log-regex-busy"
+            ) from None
+        finally:
+            self._close_unless_answered()
+
+    def _close_unless_answered(self) -> None:
+        """A reply that comes too late must not be taken for that to the next question."""
+        if not self._is_answered:
+            self.close()
 
     def _start(self) -> None:
         requests, asks = os.pipe()
@@ -72,13 +90,15 @@ class RegexProcess:
             os.set_blocking(descriptor, False)
 
     def _exchange(self, regex: str, text: bytes, timeout_s: float) -> bytes:
-        deadline = time.monotonic() + timeout_s
+        deadline, self._is_answered = time.monotonic() + timeout_s, False
         asks, answers = self._ours
         pattern = regex.encode()
         request = LENGTH.pack(len(pattern)) + pattern + LENGTH.pack(len(text)) + text
         _repeat(lambda at: os.write(asks, request[at : at + _PIECE]), len(request), asks, select.POLLOUT, deadline)
         (length,) = LENGTH.unpack(_read(answers, LENGTH.size, deadline))
-        return _read(answers, length, deadline)
+        reply = _read(answers, length, deadline)
+        self._is_answered = True
+        return reply
 
 
 def _read(descriptor: int, num_bytes: int, deadline: float) -> bytes:

@@ -34,7 +34,7 @@ class Service:
         self._jobs: dict[str, CoordinatedJob] = {}
         self.stream = Stream(store.epoch)
         self.feed = JobFeed(self.stream, self._jobs.get, lambda: [job.summary() for job in self._jobs.values()])
-        self.logs = JobLogs(LogStore(store.url), self._turns, self.feed.note_lines)
+        self.logs = JobLogs(LogStore(store.url, store.epoch), self._turns, self.feed.note_lines)
         self._loop = asyncio.get_running_loop()
         self.metrics = Metrics(MetricStore(store.url, store.epoch, on_news=self._note_points))
         self.listing = JobListing(store, self._jobs, self.metrics)

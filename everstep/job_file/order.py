@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from everstep.env import BACKEND
 from everstep.errors import UsageError
-from everstep.job_file.schema import Checkpoint, Job
+from everstep.job_file.schema import Checkpoint, Job, Volume
 from everstep.wire import Policy, policy_problems
 
 
@@ -37,7 +37,7 @@ class NodeOrder:
     grace_s: float = 60.0  # time that a leaving node has to save and leave
     time_limit_s: float | None = None  # of the whole job
     wants_check: bool = False
-    record_to: str = ""  # where the submitter finds the log when the job is over, besides the coordinator's folder
+    record_to: str = ""  # where the coordinator copies the job's record when the job is over
     secrets: tuple[str, ...] = ()  # the variables that hold them on each node
 
     def to_json(self) -> str:
@@ -105,9 +105,27 @@ def order_of(job: Job, job_id: str, *, code: str = "", code_from: str = "", work
         grace_s=_grace_s(job),
         time_limit_s=job.time_limit,
         wants_check=job.health.check,
-        record_to=job.checkpoint.uri if "://" in job.checkpoint.uri else "",
+        record_to=record_place(job.checkpoint.uri),
         secrets=tuple(job.secrets),
     )
+
+
+def record_place(checkpoints: str) -> str:
+    """Beside the checkpoints. A relative path is in the folder of the script, which the coordinator does not know."""
+    return checkpoints if "://" in checkpoints or checkpoints.startswith("/") else ""
+
+
+def checkpoint_volume(job: Job) -> Volume | None:
+    """The volume that checkpoints are on: in containers, a path elsewhere ends with its container."""
+    for volume in job.volumes:
+        if f"{job.checkpoint.uri}/".startswith(f"{volume.target.rstrip('/')}/") and not volume.readonly:
+            return volume
+    return None
+
+
+def in_containers(order: NodeOrder, volume: Volume | None) -> NodeOrder:
+    """The record goes only to a place that outlives the coordinator's container."""
+    return order if volume is not None or "://" in order.record_to else replace(order, record_to="")
 
 
 def _variables(job: Job) -> dict[str, str]:
@@ -163,3 +181,11 @@ def _storage(checkpoint: Checkpoint) -> dict[str, Any]:
         place = {"uri" if scheme else "host_path": checkpoint.uri}
     kept = {"save_trial_latest": checkpoint.keep_latest, "save_trial_best": checkpoint.keep_best}
     return {key: value for key, value in {**place, **kept}.items() if value not in (None, "")}
+
+
+_STORAGE_NAMES = ("AWS_", "AZURE_", "FSSPEC_", "GOOGLE_", "OCIFS_", "OCI_")
+
+
+def is_for_storage(name: str) -> bool:
+    """Whether a variable may tell a driver how to reach the checkpoints: the coordinator gets these, and no others."""
+    return name.startswith(_STORAGE_NAMES)

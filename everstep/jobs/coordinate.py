@@ -4,6 +4,7 @@ Started again on the same folder, it continues. Its exit code is the job's."""
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -16,7 +17,14 @@ from everstep.addresses import own_address
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.order import NodeOrder, policy_of
-from everstep.jobs.job_log import leave_beside_checkpoints
+from everstep.jobs.leave_record import (
+    checkpoints_at,
+    configuration_of,
+    copy_record,
+    place_beside,
+    use_storage_variables,
+    write_about,
+)
 from everstep.jobs.node import asked_to_end, read_order
 from everstep.jobs.options import CoordinateOptions
 from everstep.launcher.local_coordinator import (
@@ -30,10 +38,12 @@ from everstep.launcher.log_sender import LogSender
 from everstep.platforms import status_file
 from everstep.platforms.base import OVER, State
 from everstep.platforms.fleet import Fleet, ReturningNodes, keep
+from everstep.record.about import ABOUT, RecordAbout, parse_about
 from everstep.record.log_masks import Masks
 from everstep.storage import private_file
+from everstep.storage.shared_folder import SharedFolder
 from everstep.waiting import wait_until
-from everstep.wire import JobSpec, JobView, Stop
+from everstep.wire import JobSpec, JobView, Stop, fitting_config, to_json
 
 _TURN_S = 0.2
 _SEND_S = 2.0  # for the last lines of the coordinator itself
@@ -49,6 +59,7 @@ def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> in
     before = status_file.read(folder)
     if before is not None and before[0] in OVER:  # the platform may start it again after an error
         say(f"{before[0]}, as it was before this start")
+        _leave_record(folder, _about(order, folder, *before, None), order.record_to, say)
         return 0 if before[0] == "succeeded" else 1
     status_file.write(folder, "running", "the coordinator is started")
     write_token(files.token)
@@ -58,9 +69,11 @@ def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> in
     port = _port(files, options.port) if not comes_back else earlier_port(files, host)
     with asked_to_end() as asked:  # until the end is on record: a signal must not come in between
         view, was_asked = _serve(order, files, fleet, asked, say, host=host, port=port, comes_back=comes_back)
-        if _is_over(view):
-            _leave_log(order, folder, say)
-        return _record(folder, view, say, was_asked=was_asked, comes_back=comes_back)
+        use_storage_variables(order, _secrets(folder))
+        code = _record(folder, view, say, was_asked=was_asked, comes_back=comes_back)
+        if _is_over(view) and (ended := status_file.read(folder)) is not None:
+            _leave_record(folder, _about(order, folder, *ended, view), order.record_to, say)
+        return code
 
 
 def _serve(
@@ -79,7 +92,9 @@ def _serve(
         LocalCoordinator(files, say=say, host=host, port=port) as local,
         closing(Coordinator(local.url, env.read_token(files.token), order.job)) as coordinator,
     ):
-        view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order)))
+        view = coordinator.create_job(
+            JobSpec(name=order.name, policy=policy_of(order), config=fitting_config(configuration_of(order)))
+        )
         say(f"job {order.job} at {local.url}, files in {files.directory}")
         with _recorded(say, local.url, files, order) as say, fleet:
             view, was_asked = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(files.directory))
@@ -89,6 +104,7 @@ def _serve(
             if _is_over(view):
                 _await_nodes(coordinator, fleet, _LEAVE_S)
                 fleet.dissolve(is_good=view.is_finished)
+                view = _look(coordinator, is_brief=False) or view
     return view, was_asked
 
 
@@ -114,13 +130,37 @@ def _recorded(
         sender.close(_SEND_S)
 
 
-def _leave_log(order: NodeOrder, folder: Path, say: Callable[[str], None]) -> None:
-    """This folder may be gone with its pod or allocation."""
-    if order.record_to:
-        try:
-            say(f"log in {leave_beside_checkpoints(folder, order.record_to, order.job)}")
-        except (EverstepError, OSError) as error:
-            say(f"the log could not be copied to {order.record_to}: {error}")
+def _about(order: NodeOrder, folder: Path, state: str, reason: str, view: JobView | None) -> RecordAbout:
+    if (folder / ABOUT).exists():  # written before this start
+        return parse_about((folder / ABOUT).read_bytes(), str(folder / ABOUT))
+    return RecordAbout(
+        job=order.job,
+        name=order.name,
+        state=state,
+        reason=reason,
+        began_at=_began_at(folder),
+        ended_at=time.time(),
+        configuration=configuration_of(order),
+        checkpoints=checkpoints_at(order.record_to),
+        view={} if view is None else json.loads(to_json(view)),
+    )
+
+
+def _leave_record(folder: Path, about: RecordAbout, to: str, say: Callable[[str], None]) -> None:
+    """After the end is on record, which must not wait for a storage. This folder may be gone with its pod."""
+    try:
+        write_about(folder, about)
+        if to:
+            where = place_beside(to, about.job)
+            copy_record(folder, about, SharedFolder(uri=where))
+            say(f"record in {where}")
+    except (EverstepError, OSError) as error:
+        say(f"the record could not be left{f' in {to}' if to else ''}: {error}")
+
+
+def _secrets(folder: Path) -> dict[str, str]:
+    path = folder / "secrets.json"
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _record(folder: Path, view: JobView, say: Callable[[str], None], *, was_asked: bool, comes_back: bool) -> int:
@@ -178,9 +218,9 @@ def _began_at(folder: Path) -> float:
     return float(path.read_text())
 
 
-def _look(coordinator: Coordinator) -> JobView | None:
+def _look(coordinator: Coordinator, *, is_brief: bool = True) -> JobView | None:
     try:
-        return coordinator.view(is_brief=True)
+        return coordinator.view(is_brief=is_brief)
     except EverstepError:  # it is being started again
         return None
 

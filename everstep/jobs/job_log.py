@@ -1,26 +1,21 @@
 """The output of a job, for programs: from its coordinator while that answers, else from what it has left.
 
-It leaves its own file, in the job's folder or beside the checkpoints, with the same lines and the same cursors: a
-reader that follows a job continues in the file when the coordinator is gone."""
+It leaves its record, in the job's folder or beside the checkpoints, with the same lines and the same cursors: a reader
+that follows a job continues there when the coordinator is gone."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everstep import env
 from everstep.client.calls import Coordinator
-from everstep.errors import EverstepError, Refused, TemporaryError, UsageError
-from everstep.platforms.base import JobRecord
-from everstep.storage import private_file
-from everstep.storage.shared_folder import SharedFolder, below
+from everstep.errors import Refused, TemporaryError, UsageError
 from everstep.wire import LoggedLine, LogsView
 
-FILE = "coordinator-logs.db"  # beside the coordinator's store
 _PAGE_LINES = 2000
 _HELD_S = 5.0
 _AGAIN_S = 1.0
@@ -50,14 +45,14 @@ class JobLog:
     def __init__(
         self, job: str, *, live: Live, left: Callable[[], Path | None], is_over: Callable[[], bool] = lambda: False
     ) -> None:
-        """`live`: its coordinator, None if that is gone or out of reach. `left`: the file that it left."""
+        """`live`: its coordinator, None if that is gone or out of reach. `left`: the folder with its record."""
         self._job, self._live, self._left, self._is_over = job, live, left, is_over
         self._cursor = ""
         self._shown: dict[str, int] = {}
         self.notes: list[str] = []  # what was dropped
 
     def has_any(self) -> bool:
-        """Whether there is a coordinator to ask, or a file."""
+        """Whether there is a coordinator to ask, or a record."""
         try:
             with self._live() as coordinator:
                 if coordinator is not None:
@@ -79,7 +74,7 @@ class JobLog:
             except TemporaryError:
                 pass
             if is_over:
-                yield from self._from_file(wanted)
+                yield from self._from_record(wanted)
                 return
             threading.Event().wait(_AGAIN_S)
 
@@ -92,24 +87,18 @@ class JobLog:
             if is_last and view.is_end:
                 return
 
-    def _from_file(self, wanted: Wanted) -> Iterator[LoggedLine]:
-        if (path := self._left()) is None:
+    def _from_record(self, wanted: Wanted) -> Iterator[LoggedLine]:
+        if (folder := self._left()) is None:
             raise UsageError(
                 f"{self._job}: its coordinator is gone, and it left no log here",
                 hint="see the files of its workers in its folder; for a submitted job, --raw asks the platform",
                 code="job-log-missing",
             )
-        from everstep.coordinator.store.log_reader import Cursor, LogReader
-        from everstep.record.log_search import check_query, log_query
+        from everstep.coordinator.finished_record import open_record
 
-        given = wanted.as_query()
-        context = given.pop("context")
-        query = log_query(**given)
-        check_query(query)
-        with closing(LogReader.of_file(path)) as reader:
+        with open_record(folder, self._job) as record:
             while True:
-                cursor = Cursor.parse(self._cursor)
-                view = reader.read(self._job, query, cursor, limit=_PAGE_LINES, context=context)
+                view = record.logs(cursor=self._cursor, limit=_PAGE_LINES, **wanted.as_query())
                 yield from self._new(view)
                 if view.is_end:
                     return
@@ -126,41 +115,3 @@ class JobLog:
 def _has_ended(coordinator: Coordinator) -> bool:
     view = coordinator.view(is_brief=True)
     return (view.is_finished or view.is_stopped) and not any(node.is_present for node in view.nodes)
-
-
-# --- what a coordinator leaves ---
-
-
-def leave_beside_checkpoints(folder: Path, uri: str, job: str) -> str:
-    """Copy the file of a coordinator that has ended to where the job's submitter can read it; returns where that is."""
-    place = _place(uri, job)
-    place.write(FILE, (folder / FILE).read_bytes())
-    return below(place.uri, FILE)
-
-
-def left_by(record: JobRecord) -> Path | None:
-    """The log of a submitted job that is over: in its folder, or fetched from beside its checkpoints."""
-    if (here := Path(record.folder) / FILE).exists():
-        return here
-    uri = _checkpoint_uri(record.job)
-    if "://" not in uri:
-        return None
-    fetched = env.home() / "logs" / f"{record.id}.db"
-    if not fetched.exists():
-        try:
-            data = _place(uri, record.id).read(FILE)
-        except EverstepError:
-            return None
-        if data is None:
-            return None
-        private_file.write(fetched, data)
-    return fetched
-
-
-def _place(uri: str, job: str) -> SharedFolder:
-    return SharedFolder(uri=below(uri, f"record/{job}"))
-
-
-def _checkpoint_uri(job: Mapping[str, Any]) -> str:
-    given = job.get("checkpoint") or ""
-    return str(given.get("uri", "") if isinstance(given, Mapping) else given)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from everstep import env
 from everstep.client.calls import Coordinator
@@ -17,18 +18,27 @@ from everstep.jobs.options import MultiNodeOptions
 from everstep.jobs.tokens import token_path, write_token
 from everstep.launcher.endpoint import as_job_id, host_or_join
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, Start, earlier_port
+from everstep.page.address import page_address
 from everstep.process import Child
-from everstep.wire import JobSpec, Policy, policy_problems
+from everstep.wire import JobSpec, PageCodeRequest, Policy, fitting_config, policy_problems
 
 
-def create_job(url: str, token: Path, job: str, *, name: str, policy: Policy) -> None:
+def create_job(
+    url: str, token: Path, job: str, *, name: str, policy: Policy, config: Mapping[str, Any] | None = None
+) -> None:
     """Create it, or find it as it is, unless it is over."""
     with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
-        view = coordinator.create_job(JobSpec(name=name, policy=policy))
+        view = coordinator.create_job(JobSpec(name=name, policy=policy, config=fitting_config(config or {})))
     if view.is_finished or view.is_stopped:
         raise UsageError(
             f"job {job} is over: {view.reason}", hint="give another --job or --rdzv-id", code="job-has-ended"
         )
+
+
+def address_of_page(coordinator: Coordinator) -> str:
+    """Opens the page of the job once."""
+    code = coordinator.page_code(PageCodeRequest()).code
+    return page_address(coordinator.url, code, coordinator.job)
 
 
 def job_id(options: MultiNodeOptions) -> str:

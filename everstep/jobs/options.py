@@ -177,6 +177,9 @@ class RunOptions(MultiNodeOptions, ScriptOptions):
     signals_to_handle: str = torchruns(
         "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "Signals that ask the run to end", panel=WORKERS, metavar="NAMES"
     )
+    page: bool = setting(
+        False, "Print an address that opens the page of this job in a browser; on a desktop, open it", panel=LOGS
+    )
     check: bool = setting(False, "Measure all nodes first, and leave out those that fail or are slow", panel=WORKERS)
 
     standalone: bool = torchruns(False, "Run on this node alone; other rendezvous options are ignored", panel=NODES)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from everstep import env
+from everstep.checkpoint.index import place_of_job
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
 from everstep.jobs.check import check_node
-from everstep.jobs.meeting import coordinator_of, create_job, is_host, job_folder, job_id, policy_of
+from everstep.jobs.leave_record import checkpoints_at, write_about
+from everstep.jobs.meeting import address_of_page, coordinator_of, create_job, is_host, job_folder, job_id, policy_of
 from everstep.jobs.node_spec import node_spec
 from everstep.jobs.options import JoinOptions, RunOptions
 from everstep.jobs.tokens import token_path
@@ -29,11 +35,14 @@ from everstep.launcher.starter import Starter
 from everstep.launcher.summary import LastWords, failure_report, summary
 from everstep.launcher.torchrun_options import parse_ranks, parse_signals, parse_streams, parse_texts
 from everstep.launcher.worker_files import WorkerFiles
+from everstep.page.address import show_page
 from everstep.process import ENDED
+from everstep.record.about import ABOUT, CANCELED, FAILED, STORE, SUCCEEDED, RecordAbout
 from everstep.record.log_masks import Masks
-from everstep.wire import Policy
+from everstep.wire import Policy, to_json
 from everstep.wire.tokens import parse_tokens
 
+_STATES = {run_record.FINISHED: SUCCEEDED, run_record.FAILED: FAILED, run_record.INTERRUPTED: CANCELED}
 _SEND_S = 5.0  # for the last lines, at the end of a node
 
 
@@ -63,8 +72,11 @@ def run_job(
         if taken_up is not None:
             display.say(f"job {job} was not over: continuing it with its previous options")
         display.follow_events(events)
-        create_job(url, token, job, name=name, policy=policy)
+        shown: dict[str, Any] = {"command": list(command), "workers": num_workers}
+        create_job(url, token, job, name=name, policy=policy, config=shown)
         display.say(f"job {job}, logs in {directory}")
+        if options.page:  # before anything that is said also goes to the job's log: the address has a code in it
+            _show_page(url, token, job, display.say)
         node = replace(
             node_spec(
                 options,
@@ -86,7 +98,39 @@ def run_job(
         code = _run_node(node, display, starter, token, check_by=policy if options.check else None)
         if options.coordinator is None:
             _warn_about_orphans(url, token, job, directory, is_hosting=is_hosting)
-        return code
+        view = _last_view(url, token, job)
+    if (directory / STORE).exists():  # the coordinator was ours
+        shown["policy"] = asdict(policy)
+        _leave_record(directory, RecordAbout(job=job, name=name, configuration=shown, view=view), display.elapsed_s)
+        if options.page:
+            Console().print(err=[f"everstep: open the page again with: everstep page {job}"])
+    return code
+
+
+def _show_page(url: str, token: Path, job: str, say: Callable[[str], None]) -> None:
+    with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
+        show_page(say, address_of_page(coordinator), is_opened=True)
+
+
+def _last_view(url: str, token: Path, job: str) -> dict[str, Any]:
+    try:
+        with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
+            view: dict[str, Any] = json.loads(to_json(coordinator.view()))
+            return view
+    except EverstepError:
+        return {}
+
+
+def _leave_record(directory: Path, about: RecordAbout, elapsed_s: float) -> None:
+    """The coordinator's files are there; this says what they are, and how the job ended."""
+    record, now = run_record.read(directory), time.time()
+    if record is None or record.state not in _STATES:
+        return  # others continue it
+    ended = replace(about, state=_STATES[record.state], reason=record.reason, began_at=now - elapsed_s, ended_at=now)
+    try:
+        write_about(directory, replace(ended, checkpoints=checkpoints_at(place_of_job(about.job) or "")))
+    except OSError as error:
+        Console().print(err=[f"everstep: {directory / ABOUT} cannot be written: {error}"])
 
 
 def run_joined(options: JoinOptions, command: tuple[str, ...], starter: Starter) -> int:

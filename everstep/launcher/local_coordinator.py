@@ -17,6 +17,7 @@ from everstep.addresses import can_bind
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.launcher.logs import tail
 from everstep.process import Child, own_command
+from everstep.record.log_place import log_path
 from everstep.storage import private_file
 from everstep.wire.tokens import new_tokens
 
@@ -38,8 +39,17 @@ class CoordinatorFiles:
         return self.directory / "token"
 
     @property
+    def store(self) -> Path:
+        return self.directory / "coordinator.db"
+
+    @property
     def store_url(self) -> str:
-        return f"sqlite:///{self.directory / 'coordinator.db'}"
+        return f"sqlite:///{self.store}"
+
+    @property
+    def logs(self) -> Path:
+        """Of the job: what its workers and agents have printed."""
+        return log_path(self.store)
 
     @property
     def ready(self) -> Path:

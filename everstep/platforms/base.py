@@ -17,6 +17,7 @@ from everstep.job_file.platform_options import check_platform
 from everstep.job_file.schema import Job
 from everstep.job_file.secret import Secret
 from everstep.storage.code_archive import Code
+from everstep.storage.shared_folder import SharedFolder
 
 State = Literal["pending", "running", "suspended", "succeeded", "failed", "canceled", "unknown"]
 OVER: tuple[State, ...] = ("succeeded", "failed", "canceled")
@@ -140,6 +141,10 @@ class Platform(Protocol):
 
     def coordinator(self, record: JobRecord) -> AbstractContextManager[tuple[str, str] | None]:
         """URL and token of the job's coordinator while the context is open; None if unreachable from here."""
+
+    def record_folder(self, record: JobRecord) -> SharedFolder | None:
+        """Where the coordinator leaves the record of a job without checkpoints that this machine can read; None: in
+        the job's own folder."""
 
 
 def platform_of(name: str) -> Platform:

@@ -177,6 +177,9 @@ class QueuePlatform(ABC):
         found = ClusterFolder(Path(record.folder)).coordinator()
         yield found if self.status(record).state == "running" else None
 
+    def record_folder(self, record: JobRecord) -> None:
+        """In the job's folder."""
+
     def _is_there(self, record: JobRecord) -> bool:
         if _is_inside(record):
             return background_process.is_alive(record.natives)

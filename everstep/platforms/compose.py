@@ -133,6 +133,9 @@ class ComposePlatform:
         else:
             yield f"http://127.0.0.1:{port}", env.read_token(token)
 
+    def record_folder(self, record: JobRecord) -> None:
+        """In the job's folder."""
+
 
 def _write_files(request: SubmitRequest, secrets: Mapping[str, str]) -> None:
     job, ticket = request.job, request.ticket

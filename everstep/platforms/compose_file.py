@@ -12,7 +12,7 @@ from typing import Any
 
 from everstep import env
 from everstep.errors import UsageError
-from everstep.job_file.order import NodeOrder, order_of
+from everstep.job_file.order import NodeOrder, checkpoint_volume, in_containers, order_of
 from everstep.job_file.schema import Job, NodeResources, Volume
 from everstep.platforms.base import Ticket
 from everstep.platforms.raw_overlay import lay_over
@@ -54,6 +54,7 @@ def image_of(job: Job) -> str:
 
 def compose_file(job: Job, ticket: Ticket, user: User) -> dict[str, Any]:
     order = order_of(job, ticket.id, code=ticket.code.sha256 if ticket.code is not None else "")
+    order = in_containers(order, checkpoint_volume(job))
     nodes = {node_name(number): _node(job, ticket, order, number, user) for number in range(job.nodes.max)}
     ours = {
         "services": {COORDINATOR: _coordinator(job, ticket, order, user), **nodes},
@@ -83,9 +84,15 @@ def _coordinator(job: Job, ticket: Ticket, order: NodeOrder, user: User) -> dict
         "ports": [f"127.0.0.1::{PORT}"],
         "restart": "on-failure:3",
         "stop_grace_period": f"{order.grace_s + _END_S:.0f}s",
-        "volumes": [_bind(str(ticket.folder), _INSIDE)],
+        "volumes": [_bind(str(ticket.folder), _INSIDE), *_checkpoint_mount(job, ticket)],
         **_limits(job.coordinator.resources),
     }
+
+
+def _checkpoint_mount(job: Job, ticket: Ticket) -> list[dict[str, Any]]:
+    """For the record, which is written beside the checkpoints."""
+    volume = checkpoint_volume(job)
+    return [] if volume is None else [_volume(job.volumes.index(volume), volume, ticket.workdir)]
 
 
 def _node(job: Job, ticket: Ticket, order: NodeOrder, number: int, user: User) -> dict[str, Any]:

@@ -120,6 +120,9 @@ class LocalPlatform:
         else:
             yield (folder / "coordinator.url").read_text().strip(), env.read_token(folder / "token")
 
+    def record_folder(self, record: JobRecord) -> None:
+        """In the job's folder."""
+
     def _nodes(self, record: JobRecord) -> Iterator[NodeStatus]:
         from everstep.client.calls import Coordinator
         from everstep.errors import EverstepError

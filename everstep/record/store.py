@@ -23,7 +23,7 @@ from everstep.record.pyramid import Cells, RowKey, Span
 from everstep.record.report_rows import load_reports, newest_of
 from everstep.record.tables import OWNER, REVISION, ROWS, SERIES, TABLES
 from everstep.record.writing import Incoming, SeriesNews, Writing
-from everstep.storage.database import StoreError, StoreTaken, open_engine, sqlite_path, words
+from everstep.storage.database import StoreError, StoreTaken, open_engine, open_readonly, sqlite_path, words
 from everstep.wire import MetricsKept, ReportsView, ReportView
 
 ROWS_PER_ANSWER = 1000  # of a full window: 16 points each at most
@@ -122,10 +122,6 @@ class MetricStore:
         with self._transaction() as connection:
             return newest_of(connection, job, kind, limit)
 
-    def exists(self) -> bool:
-        path = sqlite_path(self._url)
-        return path is None or Path(f"{path}.record").exists()
-
     def close(self) -> None:
         for engine in (self._writer, self._reader):
             if engine is not None:
@@ -137,15 +133,19 @@ class MetricStore:
         with self._opening:
             if self._writer is None or self._reader is None:
                 path = sqlite_path(self._url)
-                if path is None:
+                if path and self._epoch is None:
+                    writer = reader = open_readonly(Path(f"{path}.record"))
+                elif path is None:
                     writer = open_engine(self._url)
                     reader = open_engine(self._url, isolation_level="REPEATABLE READ")
                 else:
                     writer = open_engine(f"{path}.record" if path else "sqlite://")
                     reader = open_engine(f"{path}.record") if path else writer
-                if self._epoch is not None:
-                    with writer.begin() as connection:
+                with writer.begin() as connection:
+                    if self._epoch is not None:
                         _take(connection, self._epoch)
+                    else:
+                        _check_revision(connection)
                 self._writer, self._reader = writer, reader
             return self._writer, self._reader
 
@@ -178,6 +178,13 @@ def _take(connection: Connection, epoch: int) -> None:
         TABLES.create_all(connection)
         connection.execute(insert(OWNER).values(epoch=epoch, revision=REVISION))
         return
+    if _check_revision(connection) > epoch:
+        raise _taken()
+    connection.execute(update(OWNER).values(epoch=epoch))
+
+
+def _check_revision(connection: Connection) -> int:
+    """Returns the epoch of its last owner."""
     found = connection.execute(select(OWNER.c.epoch, OWNER.c.revision).with_for_update()).one()
     if found.revision != REVISION:
         raise UsageError(
@@ -185,9 +192,7 @@ def _take(connection: Connection, epoch: int) -> None:
             hint="give another --store, or use the version of everstep that wrote this one",
             code="record-revision-unknown",
         )
-    if found.epoch > epoch:
-        raise _taken()
-    connection.execute(update(OWNER).values(epoch=epoch))
+    return int(found.epoch)
 
 
 def _taken() -> StoreTaken:

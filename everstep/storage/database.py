@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Dialect, Engine, Table, create_engine, event
 from sqlalchemy.pool import StaticPool
@@ -57,6 +59,14 @@ def open_engine(url: str, *, num_connections: int = 1, synchronous: str = "FULL"
         connection.execute(f"PRAGMA synchronous={synchronous}")
 
     return engine
+
+
+def open_readonly(path: Path) -> Engine:
+    """An SQLite file that its writer has left. Nothing is written beside it, unless the writer was killed: then the
+    rest of its log must be read first."""
+    has_rest = path.with_name(f"{path.name}-wal").exists()
+    uri = f"file:{quote(str(path.absolute()))}?{'mode=ro' if has_rest else 'immutable=1'}"
+    return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, check_same_thread=False))
 
 
 def upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -6,10 +6,11 @@ bucket can read them."""
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from everstep.errors import EverstepError, StorageUnreachable, UsageError
 from everstep.storage import private_file
@@ -26,7 +27,7 @@ class SharedFolder:
 
     def write(self, name: str, data: bytes) -> None:
         with self._reported(name):
-            if (path := self._local) is not None:
+            if (path := self.local) is not None:
                 private_file.write(path / name, data)
             else:
                 self._system().pipe_file(below(self.uri, name), data)
@@ -35,27 +36,54 @@ class SharedFolder:
         """None if it is missing."""
         with self._reported(name):
             try:
-                if (path := self._local) is not None:
+                if (path := self.local) is not None:
                     return (path / name).read_bytes()
                 found: bytes = self._system().cat_file(below(self.uri, name))
                 return found
             except FileNotFoundError:
                 return None
 
+    def send(self, name: str, path: Path) -> None:
+        """Write it from a file that may be larger than the memory."""
+        with self._reported(name):
+            if (folder := self.local) is not None:
+                private_file.make_folder(folder)
+                with path.open("rb") as source, private_file.replacing(folder / name, is_durable=True) as file:
+                    shutil.copyfileobj(source, file)
+            else:
+                self._system().put_file(str(path), below(self.uri, name))
+
+    def fetch(self, name: str, path: Path) -> bool:
+        """Read it into a private file; False if it is missing."""
+        private_file.make_folder(path.parent)
+        with self._reported(name):
+            try:
+                with private_file.replacing(path) as file, self._open(name) as source:
+                    shutil.copyfileobj(source, file)
+                return True
+            except FileNotFoundError:
+                return False
+
     def remove(self, names: Iterable[str]) -> None:
         """Those that exist; and the folder, if it is empty then."""
         for name in names:
             with self._reported(name), contextlib.suppress(FileNotFoundError):
-                if (path := self._local) is not None:
+                if (path := self.local) is not None:
                     (path / name).unlink()
                 else:
                     self._system().rm(below(self.uri, name))  # not every driver has rm_file
-        if (path := self._local) is not None:
+        if (path := self.local) is not None:
             with contextlib.suppress(OSError):
                 path.rmdir()
 
+    def _open(self, name: str) -> IO[bytes]:
+        if (folder := self.local) is not None:
+            return (folder / name).open("rb")
+        found: IO[bytes] = self._system().open(below(self.uri, name), "rb")
+        return found
+
     @property
-    def _local(self) -> Path | None:
+    def local(self) -> Path | None:
         scheme, colon, rest = self.uri.partition("://")
         return Path(rest if colon else self.uri) if not colon or scheme in ("file", "local") else None
 

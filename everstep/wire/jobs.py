@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,13 @@ class JobSpec:
         yield from value_problems(self.config, MAX_DEPTH)
         if (num_bytes := len(to_json(self.config))) > MAX_CONFIG_BYTES:
             yield f"the configuration has {num_bytes} bytes, more than {MAX_CONFIG_BYTES}"
+
+
+def fitting_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """For people only: no job fails to start because there is too much of it."""
+    spec = JobSpec(config=json.loads(to_json(dict(config))))
+    problem = next(spec.problems(), None)
+    return spec.config if problem is None else {"left_out": problem}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

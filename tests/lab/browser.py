@@ -1,106 +1,119 @@
-"""A real browser (Debian's chromium, driven by playwright) for stories about the page.
-
-Each window remembers what went wrong in it: errors of the console, exceptions, and requests to any other host than the
-coordinator's. Closing it raises them, so that every story is also about these."""
+"""A browser as far as the coordinator can tell: headers, a cookie, and a stream of events that it resumes."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from everstep import env
+import httpx
+
 from everstep.client.calls import Coordinator
 from everstep.wire import PageCodeRequest
-from lab.required import missing
+from lab.command import until
 
-ROOT = Path(__file__).parents[2]
-AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
-VENDOR = ROOT / "everstep" / "page" / "static" / "vendor"
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
-WAIT_MS = 60_000  # for anything to appear; the machine may be busy
-SIZE = {"width": 1440, "height": 900}
+PAGE = {"x-everstep": "page", "sec-fetch-site": "same-origin"}
 
 
-@dataclass
-class Window:
-    """One browser profile with its tabs, and what went wrong in them."""
-
-    context: Any
-    url: str
-    problems: list[str] = field(default_factory=list)
-    expected: list[str] = field(default_factory=list)  # parts of console messages that belong to the story
-
-    def tab(self) -> Any:
-        page = self.context.new_page()
-        page.set_default_timeout(WAIT_MS)
-        page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
-        page.on("console", lambda said: said.type == "error" and self.problems.append(f"console: {said.text}"))
-        return page
-
-    def open(self, path: str = "/", code: str = "") -> Any:
-        """A tab with the page; the code opens a session."""
-        page = self.tab()
-        page.goto(f"{self.url}{path}#code={code}" if code else f"{self.url}{path}")
-        return page
-
-    def hear(self, request: Any) -> None:
-        if not request.url.startswith(("data:", "blob:")) and urlsplit(request.url).netloc != urlsplit(self.url).netloc:
-            self.problems.append(f"request to another host: {request.url}")
-
-    def unexpected(self) -> list[str]:
-        return [each for each in self.problems if not any(part in each for part in self.expected)]
-
-
-@contextmanager
-def chromium() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError as error:
-        missing("browser", str(error))
-    program = shutil.which("chromium")
-    if program is None:
-        missing("browser", "chromium is not installed; make setup brings it")
-    if not VENDOR.is_dir():
-        missing("browser", "the page's scripts are not there; make setup brings them")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, headless=True, args=list(FLAGS))
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def window(browser: Any, url: str, **options: Any) -> Iterator[Window]:
-    context = browser.new_context(viewport=SIZE, **options)
-    made = Window(context=context, url=url)
-    context.on("request", made.hear)
-    yield made
-    context.close()
-    assert not made.unexpected(), made.unexpected()
-
-
-def new_code(url: str, token_file: Path) -> str:
-    with Coordinator(url, env.read_token(token_file), "none") as coordinator:
+def code_of(url: str, token: str) -> str:
+    with Coordinator(url, token, "") as coordinator:
         return coordinator.page_code(PageCodeRequest()).code
 
 
-def serious_findings(page: Any) -> list[str]:
-    """What axe-core finds on the page as it is now, of those findings that keep people out."""
-    page.evaluate(AXE.read_text())
-    found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")["violations"]
-    return [
-        f"{each['impact']} {each['id']}: {each['help']}: {[node['html'][:200] for node in each['nodes'][:3]]}"
-        for each in found
-        if each["impact"] in ("serious", "critical")
-    ]
+class Browser:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.http = httpx.Client(base_url=url, headers=PAGE, timeout=60)
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.http.close()
+
+    def open(self, **given: str) -> httpx.Response:
+        return self.http.post("/v1/session", json=given)
+
+    def get(self, path: str, **query: Any) -> Any:
+        answer = self.http.get(path, params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    @property
+    def cookie(self) -> str:
+        return "; ".join(f"{each.name}={each.value}" for each in self.http.cookies.jar)
+
+
+def opened(server: Any) -> Browser:
+    """With a session."""
+    browser = Browser(server.url)
+    answer = browser.open(code=code_of(server.url, server.token))
+    assert answer.status_code == 200, answer.text
+    return browser
+
+
+@dataclass
+class Event:
+    kind: str
+    data: Any
+    id: str = ""
+
+
+@dataclass
+class EventStream:
+    """Reads in a thread until it is closed or the connection ends; `resume` goes on after the last event."""
+
+    browser: Browser
+    jobs: tuple[str, ...] = ()
+    last_id: str = ""
+    events: list[Event] = field(default_factory=list)
+    error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self._response: httpx.Response | None = None
+        self.resume()
+
+    def resume(self) -> None:
+        headers = {"last-event-id": self.last_id} if self.last_id else {}
+        self._thread = threading.Thread(target=self._read, args=[headers], daemon=True)
+        self._thread.start()
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def of(self, kind: str) -> list[Any]:
+        return [each.data for each in self.events if each.kind == kind]
+
+    def wait(self, kind: str, is_it: Callable[[Any], bool] = lambda _: True) -> Any:
+        until(lambda: any(map(is_it, self.of(kind))), lambda: f"no such {kind}: {self.events[-5:]}")
+        return next(each for each in self.of(kind) if is_it(each))
+
+    def close(self) -> None:
+        if self._response is not None:
+            self._response.close()
+        self._thread.join(30)
+
+    def _read(self, headers: dict[str, str]) -> None:
+        query = {"jobs": ",".join(self.jobs)}
+        try:
+            with self.browser.http.stream("GET", "/v1/stream", params=query, headers=headers) as response:
+                self._response = response
+                assert response.status_code == 200
+                event = Event("", None)
+                for line in response.iter_lines():
+                    name, _, value = line.partition(": ")
+                    if name == "event":
+                        event.kind = value
+                    elif name == "id":
+                        event.id = value
+                    elif name == "data":
+                        event.data = json.loads(value)
+                    elif not line and event.kind:
+                        self.last_id = event.id or self.last_id
+                        self.events.append(event)
+                        event = Event("", None)
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            self.error = error

@@ -5,7 +5,9 @@ of each family, `make test-long` on all."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,12 +15,13 @@ from typing import Any, Protocol
 import pytest
 import yaml
 
-from lab.command import everstep, until
+from lab.command import ROOT, everstep, until
 from lab.length import usual
 from lab.processes import processes_of
 from lab.submitted import Submitted, digest_after
 
 AWKWARD = ["two words", "it's", 'a "quote"', "new\nline", "$HOME `id` \\", "", "-x", "ünï"]
+RECORDED = ROOT / "tests" / "platforms" / "scripts" / "recorded.py"
 TRAINING = ["--steps", "60", "--pace", "0.02"]
 
 
@@ -37,8 +40,12 @@ class Place(Protocol):
     def env(self) -> Mapping[str, str]:
         """Variables for the commands: KUBECONFIG, DOCKER_HOST, PATH, …"""
 
+    def saves(self, folder: Path) -> tuple[str, Mapping[str, Any]]:
+        """A place for checkpoints that outlives the nodes and that the submitter can read: its URI, the same for both,
+        and the keys that a job file needs for it. `folder`: of the test, on the submitter's machine."""
+
     def leftovers(self, job_id: str) -> list[str]:
-        """The remains of a finished job on the platform."""
+        """The remains of a finished job on the platform, but for its record."""
 
 
 class PlatformContract:
@@ -78,6 +85,26 @@ class PlatformContract:
         only = job.type("logs", job.id, "--worker", f"w{one}")
         assert only and all(line.startswith(f"[w{one}] ") for line in only.splitlines())
         until(lambda: not processes_of(job.id), lambda: f"left behind: {processes_of(job.id)}")
+
+    def test_metrics_logs_and_checkpoints_are_there_when_all_its_nodes_are_gone(
+        self, submit: Any, place: Place, tmp_path: Path
+    ) -> None:
+        shutil.copy(RECORDED, tmp_path)
+        uri, keys = place.saves(tmp_path)
+        job = submit(entrypoint=["recorded.py", uri], nodes=2, **keys)
+        job.finish()
+        until(lambda: "record in " in job.said or not processes_of(job.id), lambda: job.said)
+        job.type("cancel", job.id)  # removes what is left of it
+        assert place.leftovers(job.id) == []
+        shutil.rmtree(tmp_path / "runs" / job.id, ignore_errors=True)
+
+        head, *points = job.type("metrics", job.id, "loss").splitlines()
+        assert head == "step,time,value"
+        assert [point.partition(",")[0] for point in points] == [str(step) for step in range(1, 11)]
+        printed = job.type("logs", job.id, "--grep", "made step 10").splitlines()
+        assert printed and all(line.endswith("made step 10") for line in printed)
+        saved = json.loads(job.type("checkpoint", "list", uri, "--json"))
+        assert [each["step"] for each in saved if not each["problem"]][-1] == 10
 
     def test_a_dry_run_touches_nothing(self, place: Place, tmp_path: Path) -> None:
         job = _merged(place.job(), {"entrypoint": ["train.py", *AWKWARD], "secrets": {"KEY": "hunter2"}})

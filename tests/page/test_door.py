@@ -12,7 +12,7 @@ import pytest
 from everstep import env
 from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
 from everstep.process import Child
-from lab.browser import chromium, new_code, window
+from lab.page_window import chromium, new_code, window
 
 SHORT = "import sys; from everstep.page import sessions; sessions.CODE_S = 0.0; from everstep.cli.main import main; main()"
 REFUSED = "status of 401"

@@ -15,7 +15,7 @@ import pytest
 
 from everstep.testing import Cluster
 from everstep.wire import Policy
-from lab.browser import Window, chromium, new_code, serious_findings, window
+from lab.page_window import Window, chromium, new_code, serious_findings, window
 from lab.command import until
 from lab.relay import relay
 

@@ -70,6 +70,11 @@ class Buckets:
         self._per_s, self._at_once, self._max_keys = per_s, at_once, max_keys
         self._left: dict[Hashable, tuple[float, float]] = {}  # how many were left, and when; the latest at the end
 
+    def wait_s(self, key: Hashable, now: float) -> float:
+        """The seconds until there is one; 0.0: there is."""
+        left, at = self._left.get(key, (float(self._at_once), now))
+        return max(0.0, (1.0 - left) / self._per_s - (now - at))
+
     def take(self, key: Hashable, now: float) -> float:
         """Take one if there is one: 0.0. Else the seconds until there is one."""
         left, at = self._left.pop(key, (float(self._at_once), now))

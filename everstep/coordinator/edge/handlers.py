@@ -180,7 +180,7 @@ async def logs(
     regex: str = "",
     context: int = 0,
     wait_s: float = 0,
-) -> wire.LogsView:
+) -> bytes:
     query = log_query(
         worker=worker, rank=rank, node=node, level=level, since=since, until=until, text=text, regex=regex
     )

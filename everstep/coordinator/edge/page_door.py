@@ -29,7 +29,7 @@ from everstep.page.static_files import StaticFiles
 from everstep.wire.tokens import Token
 
 SESSION = "/v1/session"
-TRIES_PER_S, TRIES_AT_ONCE = 0.5, 10  # to open a session, from one address
+TRIES_PER_S, TRIES_AT_ONCE = 0.5, 10  # that fail to open a session, from one address
 
 _API = "/v1/"
 
@@ -88,13 +88,17 @@ class PageDoor:
     async def _open(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
         request, now = parse(wire.SessionRequest, await read_body(scope, receive)), time.time()
         address = scope["client"][0] if scope.get("client") else ""
-        if wait_s := math.ceil(self._tries.take(address, time.monotonic())):  # before looking: a guess tells nothing
+        if wait_s := math.ceil(self._tries.wait_s(address, time.monotonic())):  # before looking: a guess tells nothing
             text = f"too many tries to open the page from this address: wait {wait_s} s"
             raise Refused(text, status=TOO_MANY, wait_s=wait_s, code="too-many-calls")
-        if request.code:
-            cookie, session = self._sessions.exchange_code(request.code, now)
-        else:
-            cookie, session = self._sessions.exchange_token(request.token, now)
+        try:
+            if request.code:
+                cookie, session = self._sessions.exchange_code(request.code, now)
+            else:
+                cookie, session = self._sessions.exchange_token(request.token, now)
+        except Refused:
+            self._tries.take(address, time.monotonic())
+            raise
         if self._store is not None:
             await self._store.keep_session(session)
         await self._drop_earlier(headers)

@@ -72,8 +72,8 @@ def serve(
     _raise_file_limit()
     _calm_garbage_collector()
     sys.setswitchinterval(SWITCH_S)
-    with contextlib.closing(_bind(host, port)) as listener:
-        url = _url(listener, "http" if tls is None else "https")
+    with contextlib.closing(bind(host, port)) as listener:
+        url = url_of(listener, "http" if tls is None else "https")
         if tls is None and not is_loopback(listener.getsockname()[0]):
             _tell(plain_warning(url), sys.stderr)
 
@@ -124,7 +124,7 @@ def read_or_create_token(path: Path) -> str:
     return token
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -141,7 +141,7 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _url(listener: socket.socket, scheme: str) -> str:
+def url_of(listener: socket.socket, scheme: str) -> str:
     host, port = listener.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 

@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, create_engine, func, select
+from sqlalchemy import Connection, Engine, and_, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from everstep.coordinator.store.log_tables import LOG_BLOCKS, LOG_DROPS, LOG_WRITERS
 from everstep.errors import Refused
 from everstep.record.log_chunk import Chunk, unpack
 from everstep.record.log_search import LogPart, LogQuery, Search, find, part_at
-from everstep.storage.database import StoreError, words
+from everstep.storage.database import StoreError, open_readonly, words
 from everstep.wire import LoggedLine, LogsView
+from everstep.wire.bounds import MAX_INT
 
 BUDGET_S = 0.25  # of one call
 MAX_REPLY_BYTES = 1 << 20
@@ -43,8 +44,10 @@ class Cursor:
         number, _, line = text.partition(".")
         if not text:
             return cls()
-        if not (number.isascii() and number.isdigit() and line.isascii() and line.isdigit() and len(text) < 40):
-            raise Refused(f"not a cursor: {text[:40]!r}", status=422, code="log-cursor-invalid")
+        is_number = number.isascii() and number.isdigit() and line.isascii() and line.isdigit() and len(text) < 40
+        if not is_number or max(int(number), int(line)) > MAX_INT:  # more than a database can compare
+            hint = "pass `next` of an earlier reply, or nothing to start at the beginning"
+            raise Refused(f"not a cursor: {text[:40]!r}", status=422, hint=hint, code="log-cursor-invalid")
         return cls(int(number), int(line))
 
     def __str__(self) -> str:
@@ -100,7 +103,7 @@ class LogReader:
     @classmethod
     def of_file(cls, path: Path) -> LogReader:
         """The log of a job whose coordinator is gone."""
-        return cls(create_engine(f"sqlite:///{path}"))
+        return cls(open_readonly(path))
 
     def close(self) -> None:
         self._engine.dispose()

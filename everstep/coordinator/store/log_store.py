@@ -2,7 +2,8 @@
 
 A database file of its own on SQLite, the same database with connections of its own on PostgreSQL: no heartbeat or lease
 waits for a log. Exactly once: a chunk is kept only if it begins where the worker's kept lines end. Written by one
-thread; read by any (`log_reader`). Knows nothing of HTTP."""
+thread of the coordinator whose epoch this is; read by any (`log_reader`). A line is as old as its arrival here: clocks
+of nodes may be wrong. Knows nothing of HTTP."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from everstep.coordinator.store.log_tables import LOG_BLOCKS, LOG_DROPS, LOG_TABLES, LOG_WRITERS
+from everstep.coordinator.store.log_tables import LOG_BLOCKS, LOG_DROPS, LOG_OWNER, LOG_TABLES, LOG_WRITERS
 from everstep.errors import UsageError
 from everstep.record import log_chunk
 from everstep.record.log_chunk import MAX_CHUNK_BYTES, Chunk
+from everstep.record.log_place import log_path
 from everstep.record.log_trigrams import build_filter
-from everstep.storage.database import StoreError, open_engine, sqlite_path, words
+from everstep.storage.database import StoreError, StoreTaken, open_engine, sqlite_path, words
 
 MAX_SMALL = 128  # blocks that wait to be packed together, and are searched without a filter
 DAY_S = 86_400.0
@@ -71,23 +73,21 @@ def logs_url(store_url: str) -> str:
     path = sqlite_path(store_url)
     if path is None:
         return store_url
-    return f"sqlite:///{logs_path(Path(path))}" if path else "sqlite://"
-
-
-def logs_path(store: Path) -> Path:
-    """coordinator.db: coordinator-logs.db."""
-    return store.with_name(f"{store.stem}-logs{store.suffix}")
+    return f"sqlite:///{log_path(Path(path))}" if path else "sqlite://"
 
 
 class LogStore:
-    """Written by one thread at a time."""
+    """Written by one thread at a time. `store_url`, `epoch`: of the coordinator's store."""
 
-    def __init__(self, store_url: str) -> None:
+    def __init__(self, store_url: str, epoch: int) -> None:
+        self._epoch = epoch
         self._totals: dict[str, _JobTotals] = {}
         try:
             # A machine that loses its power may lose the last lines; agents still have them and send them again.
             self.engine = open_engine(logs_url(store_url), num_connections=4, synchronous="NORMAL")
             LOG_TABLES.create_all(self.engine)
+            with self.engine.begin() as connection:
+                _take(connection, epoch)
         except SQLAlchemyError as error:
             raise UsageError(f"cannot open the log's store: {words(error)}", code="log-store-not-opened") from None
 
@@ -99,6 +99,7 @@ class LogStore:
     ) -> dict[str, WriterPosition]:
         """Keep what continues the kept lines of its worker; ignore all else. Returns the positions of all workers
         that occur."""
+        now = time.time()
         with self._writing() as connection:
             positions = self._positions(connection, job, {each.worker for each in lines} | set(asks))
             totals = self._totals.get(job) or _load_totals(connection, job)
@@ -109,7 +110,7 @@ class LogStore:
                 if each.first_line - each.dropped_lines != at.next_line:
                     continue
                 number += 1
-                row = _block(job, [_part(number, each)], each.chunk, each.data, bounds)
+                row = _block(job, [_part(number, each)], each.chunk, each.data, now + bounds.days * DAY_S)
                 next_line = each.first_line + each.chunk.num_lines
                 positions[each.worker] = WriterPosition(next_line=next_line, stdout=each.stdout, stderr=each.stderr)
                 kept.append(each)
@@ -130,7 +131,7 @@ class LogStore:
             return
         waiting = sum(num_bytes for _, num_bytes in totals.small)
         if waiting >= MAX_CHUNK_BYTES or len(totals.small) >= MAX_SMALL or (is_all and totals.small):
-            self._pack(job, totals, bounds)
+            self._pack(job, totals)
         if totals.num_bytes > bounds.max_bytes:
             self._drop_oldest(job, totals, bounds)
 
@@ -148,7 +149,7 @@ class LogStore:
 
     # --- packing and bounds ---
 
-    def _pack(self, job: str, totals: _JobTotals, bounds: LogBounds) -> None:
+    def _pack(self, job: str, totals: _JobTotals) -> None:
         for group in _groups(totals.small):
             with self._writing() as connection:
                 ours = (LOG_BLOCKS.c.job == job, LOG_BLOCKS.c.number.between(group[0], group[-1]))
@@ -158,7 +159,8 @@ class LogStore:
                     continue
                 chunk = log_chunk.join(log_chunk.unpack(row["data"]) for row in rows)
                 parts = [part for row in rows for part in json.loads(row["parts"])]
-                packed = _block(job, parts, chunk, chunk.pack() if len(rows) > 1 else rows[0]["data"], bounds)
+                data = chunk.pack() if len(rows) > 1 else rows[0]["data"]
+                packed = _block(job, parts, chunk, data, max(row["expires_at"] for row in rows))
                 packed["filter"] = build_filter(chunk.text)
                 connection.execute(delete(LOG_BLOCKS).where(*ours))
                 connection.execute(insert(LOG_BLOCKS), [packed])
@@ -191,9 +193,41 @@ class LogStore:
     def _writing(self) -> Iterator[Connection]:
         try:
             with self.engine.begin() as connection:
+                _lock(connection)
+                if connection.scalar(select(LOG_OWNER.c.epoch).with_for_update()) != self._epoch:
+                    raise _taken()
                 yield connection
-        except (SQLAlchemyError, OverflowError) as error:
+        except BaseException as error:
+            self._totals.clear()  # a commit that failed may have taken place: read them again
+            if not isinstance(error, SQLAlchemyError | OverflowError):
+                raise
             raise StoreError(f"the log's store did not keep a change: {words(error)}", code="log-not-kept") from None
+
+
+def _take(connection: Connection, epoch: int) -> None:
+    """The log is ours from now on, unless a later coordinator has it."""
+    _lock(connection)
+    found = connection.scalar(select(LOG_OWNER.c.epoch).with_for_update())
+    if found is None:
+        connection.execute(insert(LOG_OWNER).values(epoch=epoch))
+    elif found > epoch:
+        raise _taken()
+    else:
+        connection.execute(update(LOG_OWNER).values(epoch=epoch))
+
+
+def _lock(connection: Connection) -> None:
+    """Where a statement alone locks nothing: whose log it is must be true until the commit."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _taken() -> StoreTaken:
+    return StoreTaken(
+        "another coordinator has taken the log",
+        hint="run only one coordinator per store; if you deleted the store's file, delete its -logs file too",
+        code="log-taken",
+    )
 
 
 def _load_totals(connection: Connection, job: str) -> _JobTotals:
@@ -224,9 +258,8 @@ def _part(number: int, lines: NewLines) -> list[Any]:
     return [number, lines.worker, lines.rank, lines.first_line, lines.chunk.num_lines]
 
 
-def _block(job: str, parts: Sequence[Any], chunk: Chunk, data: bytes, bounds: LogBounds) -> dict[str, Any]:
+def _block(job: str, parts: Sequence[Any], chunk: Chunk, data: bytes, expires_at: float) -> dict[str, Any]:
     times = chunk.times
-    last_time = max(times) / 1000
     return {
         "job": job,
         "number": parts[-1][0],
@@ -235,8 +268,8 @@ def _block(job: str, parts: Sequence[Any], chunk: Chunk, data: bytes, bounds: Lo
         "num_bytes": len(chunk.text),
         "top_level": max(level & 0x7F for level in chunk.levels),
         "first_time": min(times) / 1000,
-        "last_time": last_time,
-        "expires_at": last_time + bounds.days * DAY_S,
+        "last_time": max(times) / 1000,
+        "expires_at": expires_at,
         "workers": f" {' '.join(sorted({part[1] for part in parts}))} ",
         "filter": None,
         "parts": json.dumps(parts, separators=(",", ":")),

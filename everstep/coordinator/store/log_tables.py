@@ -15,6 +15,9 @@ _text = partial(Column, type_=Text, nullable=False)
 _number = partial(Column, type_=BigInteger, nullable=False)
 _time = partial(Column, type_=Float, nullable=False)
 
+LOG_OWNER = Table(
+    "log_owner", LOG_TABLES, Column("epoch", BigInteger, primary_key=True, autoincrement=False)
+)  # one row
 # How much of each worker's output is kept: the same chunk, sent again, is recognized by it.
 LOG_WRITERS = Table(
     "log_writers",

@@ -26,8 +26,12 @@ def bring_up_to_date(connection: Connection) -> None:
         TABLES.create_all(connection)
         _VERSION.create(connection)
         connection.execute(insert(_VERSION).values(version_num=NEWEST))
-    elif (found := connection.scalar(select(_VERSION.c.version_num))) != NEWEST:
-        _migrate(connection, str(found))
+    elif (found := revision_of(connection)) != NEWEST:
+        _migrate(connection, found)
+
+
+def revision_of(connection: Connection) -> str:
+    return str(connection.scalar(select(_VERSION.c.version_num)))
 
 
 def _migrate(connection: Connection, found: str) -> None:

@@ -183,11 +183,11 @@ class Store:
 
     def load(self, job: str) -> Roster | None:
         with self._reading() as connection:
-            return _load(connection, job)
+            return load_roster(connection, job)
 
     def generation(self, job: str, number: int) -> Generation | None:
         with self._reading() as connection:
-            return _load_generation(connection, job, number)
+            return load_generation(connection, job, number)
 
     def marks(self, job: str, after: int, limit: int) -> list[Mark]:
         with self._reading() as connection:
@@ -327,7 +327,7 @@ def _save_closing(connection: Connection, job: str, generation: Generation) -> N
     connection.execute(this.values({name: getattr(generation, name) for name in _CLOSING}))
 
 
-def _load(connection: Connection, job: str) -> Roster | None:
+def load_roster(connection: Connection, job: str) -> Roster | None:
     found = _find(connection, JOBS, job=job)
     if not found:
         return None
@@ -340,14 +340,14 @@ def _load(connection: Connection, job: str) -> Roster | None:
         policy=Policy(**found[0].pop("policy")),
         attempt=Attempt(**attempt, parts=parts),
         workers={each.worker: each for each in workers},
-        generation=(_load_generation(connection, job, last) if last else None) or Generation(),
+        generation=(load_generation(connection, job, last) if last else None) or Generation(),
         num_announced=sum(1 for each in workers if each.incarnation),
         reserved={(each.agent, each.request): each.worker for each in workers},
         **found[0],
     )
 
 
-def _load_generation(connection: Connection, job: str, number: int) -> Generation | None:
+def load_generation(connection: Connection, job: str, number: int) -> Generation | None:
     found = _find(connection, GENERATIONS, job=job, number=number)
     if not found:
         return None

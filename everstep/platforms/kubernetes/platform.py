@@ -126,6 +126,9 @@ class KubernetesPlatform:
         with forwarded(cluster, running[-1]["metadata"]["name"], PORT) as port:
             yield f"http://127.0.0.1:{port}", token
 
+    def record_folder(self, record: JobRecord) -> None:
+        """Only beside the checkpoints: the pod's folder ends with it."""
+
 
 # --- creating and removing ------------------------------------------------------------------------
 

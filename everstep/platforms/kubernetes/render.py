@@ -11,7 +11,7 @@ from typing import Any
 
 from everstep import env
 from everstep.errors import UsageError
-from everstep.job_file.order import order_of
+from everstep.job_file.order import checkpoint_volume, in_containers, is_for_storage, order_of
 from everstep.job_file.platform_options import Kubernetes
 from everstep.job_file.schema import Job, NodeResources
 from everstep.job_file.tree import dump
@@ -29,7 +29,7 @@ from everstep.platforms.kubernetes.names import (
     is_label,
 )
 from everstep.platforms.kubernetes.security import container_security, pod_security, rbac, relaxations
-from everstep.platforms.kubernetes.volumes import WORK, pod_volumes
+from everstep.platforms.kubernetes.volumes import WORK, pod_volumes, record_volume
 from everstep.platforms.raw_overlay import given, lay_over
 from everstep.storage.code_archive import Code
 
@@ -132,6 +132,7 @@ def _code(part: bytes, number: int, num_parts: int, names: ObjectNames) -> Objec
 
 def _order(job: Job, options: Kubernetes, names: ObjectNames, ticket: Ticket) -> Object:
     order = order_of(job, ticket.id, code=ticket.code.sha256 if ticket.code else "", workdir=job.workdir)
+    order = in_containers(order, checkpoint_volume(job) if record_volume(job)[0] else None)
     told = {_ORDER_KEY: order.to_json()}
     if options.mode == "elastic":
         pod = _worker_pod(job, options, names, ticket.id, token=names.token)
@@ -255,6 +256,8 @@ def _coordinator_pod(
         environment += [_from_order(names, TEMPLATE, _WORKER_KEY)]
     else:
         environment += [_from_secret(env.TOKEN, names.token, ALL_TOKENS)]
+    environment += [each for each in _secrets(job, names) if "://" in job.checkpoint.uri and is_for_storage(each["name"])]
+    volumes, mounts = record_volume(job)
     container = {
         "name": MAIN,
         "image": job.coordinator.image or job.image,
@@ -269,6 +272,7 @@ def _coordinator_pod(
             {"name": "work", "mountPath": WORK},
             {"name": "store", "mountPath": _STORE},
             *([{"name": "code", "mountPath": _PARTS, "readOnly": True}] if num_parts else []),
+            *mounts,
         ],
         **_LAST_WORDS,
     }
@@ -287,6 +291,7 @@ def _coordinator_pod(
             {"name": "work", "emptyDir": {}},
             {"name": "store", **_store(options, names)},
             *([{"name": "code", "projected": {"sources": _parts(names, num_parts)}}] if num_parts else []),
+            *volumes,
         ],
     }
     labels = {**_users(job), **names.labels(COORDINATOR)}

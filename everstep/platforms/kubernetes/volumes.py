@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everstep.errors import UsageError
+from everstep.job_file.order import checkpoint_volume
 from everstep.job_file.schema import Job, Volume
 
 SHM = "/dev/shm"
@@ -27,6 +28,15 @@ def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         mount = {"name": name, "mountPath": volume.target}
         mounts.append({**mount, "readOnly": True} if volume.readonly else mount)
     return volumes, mounts
+
+
+def record_volume(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volume and mount for the coordinator's pod, which leaves the record beside the checkpoints. A claim for one node
+    may be bound to that node: a coordinator on another one would never start."""
+    volume = checkpoint_volume(job)
+    if volume is None or (volume.kind == "pvc" and job.nodes.max == 1):
+        return [], []
+    return [{"name": "checkpoints", **_source(volume)}], [{"name": "checkpoints", "mountPath": volume.target}]
 
 
 def _source(volume: Volume) -> dict[str, Any]:

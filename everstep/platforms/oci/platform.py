@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -146,6 +146,9 @@ class OciPlatform:
         """Only where the nodes' network can be reached from here."""
         yield _met(record)
 
+    def record_folder(self, record: JobRecord) -> SharedFolder:
+        return _folder(record.work_dir, _recall(record).open())
+
 
 # --- what is sent ---------------------------------------------------------------------------------
 
@@ -206,6 +209,7 @@ def _job_body(job: Job, options: Oci, ticket: Ticket, place: OciPlace) -> dict[s
     network = _NETWORK if _is_met_by_address(job, options) else ""
     code = "" if ticket.code is None else ticket.code.sha256
     order = order_of(job, ticket.id, code=code, code_from=place.folder if code else "")
+    order = replace(order, record_to=order.record_to if "://" in order.record_to else options.work_dir)
     secrets = below(place.folder, _SECRETS_FILE) if _SECRETS_FILE in place.files else ""
     told = payload.job_environment(job, options, order, secrets=secrets, network=network)
     body: dict[str, Any] = lay_over(payload.job_body(job, options, told), options.raw)

@@ -174,18 +174,17 @@ def test_lines_that_a_node_dropped_are_counted(play):
 
 def test_lines_older_than_the_job_keeps_them_are_dropped_at_the_next_start(tmp_path, server_class, play):
     server = server_class(tmp_path, str(tmp_path / "db"))
-    writer = Writer(play(server, log_days=1).coordinator)
-    writer.time = time.time() - 2 * 86_400
+    writer, other = (Writer(play(server, log_days=days).coordinator) for days in (1e-9, 1))
     writer.say("old")
-    writer.time = time.time()
-    writer.say("new")
+    other.say("new")
     server.kill()
     server.start()
 
-    until(lambda: len(writer.coordinator.logs().lines) == 1)
+    until(lambda: writer.coordinator.logs().notes)
     view = writer.coordinator.logs()
-    assert texts(view) == ["new"]
+    assert texts(view) == []
     assert view.notes == ["the oldest 1 lines (0.0 MB) were dropped: beyond log_mb or log_days"]
+    assert texts(other.coordinator.logs()) == ["new"]
     server.end()
 
 
@@ -227,6 +226,8 @@ def test_what_is_not_a_chunk_a_cursor_or_a_search_is_refused(play):
         assert (error.value.code, error.value.status) == (code, 422)
     for wanted, code in [
         ({"cursor": "x"}, "log-cursor-invalid"),
+        ({"cursor": f"{2**64}.0"}, "log-cursor-invalid"),
+        ({"cursor": f"0.{10**30}"}, "log-cursor-invalid"),
         ({"regex": "("}, "log-regex-invalid"),
         ({"text": "a\nb"}, "log-text-lines"),
     ]:

@@ -63,9 +63,15 @@ class OciLab:
     def work_dir(self) -> str:
         return "oci://bucket@namespace/path/to/dir/"
 
+    def saves(self, folder: Path) -> tuple[str, Mapping[str, Any]]:
+        """A folder that all nodes mount; the record goes to the job's folder in the bucket."""
+        uri = str(folder / "saved")
+        return uri, {"checkpoint": {"uri": uri, "grace": 10}}
+
     def leftovers(self, job_id: str) -> list[str]:
         state = self.state()
-        return state["objects"] + [run["displayName"] for run in state["runs"] if run["lifecycleState"] not in OVER]
+        objects = [name for name in state["objects"] if "/record/" not in name]
+        return objects + [run["displayName"] for run in state["runs"] if run["lifecycleState"] not in OVER]
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = httpx.get(f"{self.url}/emulator/state", timeout=_ANSWER_S).json()

@@ -28,6 +28,11 @@ class ComposePlace:
     def env(self) -> Mapping[str, str]:
         return self._engine
 
+    def saves(self, folder: Path) -> tuple[str, Mapping[str, Any]]:
+        uri = str(folder / "saved")
+        (folder / "saved").mkdir()
+        return uri, {"checkpoint": uri, "volumes": [{"source": uri, "target": uri}]}
+
     def kill(self, container: str) -> None:
         """As a crash: docker does not restart containers that it killed itself."""
         pid = int(docker(self._engine, "inspect", "--format", "{{.State.Pid}}", container))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,14 @@ class KubernetesPlace:
 
     def env(self) -> Mapping[str, str]:
         return {"KUBECONFIG": self._lab.kubeconfig}
+
+    def saves(self, folder: Path) -> tuple[str, Mapping[str, Any]]:
+        """A folder of the nodes, which are this machine."""
+        saved, volumes = folder / "saved", self._lab.job().get("volumes", [])
+        saved.mkdir()
+        saved.chmod(0o777)
+        keys = {"checkpoint": {"uri": str(saved), "grace": "10s"}}
+        return str(saved), {**keys, "volumes": [*volumes, {"source": str(saved), "target": str(saved)}]}
 
     def leftovers(self, job_id: str) -> list[str]:
         name, *_ = job_id.rsplit("-", 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,10 @@ class LocalPlace:
 
     def env(self) -> Mapping[str, str]:
         return nest.found()
+
+    def saves(self, folder: Path) -> tuple[str, Mapping[str, Any]]:
+        uri = str(folder / "saved")
+        return uri, {"checkpoint": uri}
 
     def leftovers(self, job_id: str) -> list[str]:
         return []

@@ -78,13 +78,15 @@ def test_a_submitted_job_is_searched_while_it_runs_and_when_it_is_over(shell: Sh
     warning = shell.type("logs", job_id, "--level", "warning", "--since", "1h")
     assert "WARNING: train: password ***, base64 ***" in warning
     assert "everstep: w0 started" in shell.type("logs", job_id, "--node", "node-0")
+    copy = tmp_path / "saved" / "record" / job_id / "coordinator-logs.db"
+    until(copy.exists)
     for path in folder.rglob("*"):  # its folder is gone: the copy beside the checkpoints is there
         if path.name.startswith("coordinator-logs"):
             path.unlink()
     assert steps(shell.type("logs", job_id, "--worker", "w0")) == [f"[w0] step {number}" for number in range(40)]
 
     shown = [said, warning, (folder / "job.log").read_text(), *(path.read_text() for path in folder.glob("node-*.log"))]
-    kept = kept_text(tmp_path / "saved" / "record" / job_id / "coordinator-logs.db")
+    kept = kept_text(copy)
     assert "step 39" in kept
     for text in (*shown, kept):
         assert SECRET not in text

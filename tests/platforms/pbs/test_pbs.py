@@ -39,6 +39,10 @@ class PbsPlace:
     def env(self) -> Mapping[str, str]:
         return self._lab.env()
 
+    def saves(self, folder: Path) -> tuple[str, Mapping[str, Any]]:
+        uri = str(folder / "saved")
+        return uri, {"checkpoint": uri}
+
     def leftovers(self, job_id: str) -> list[str]:
         return self._lab.running()
 

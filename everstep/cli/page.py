@@ -1,0 +1,100 @@
+"""`everstep page`: an address that opens the page of a job, from its coordinator or from the record it has left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep.cli.options import command, say
+from everstep.client.calls import Coordinator
+from everstep.coordinator.edge.record_server import serve_record
+from everstep.coordinator.finished_record import open_record
+from everstep.errors import Refused, TemporaryError, UsageError
+from everstep.jobs import submitted
+from everstep.jobs.find_record import find_record, is_record
+from everstep.jobs.meeting import address_of_page
+from everstep.jobs.options import CoordinatorOptions
+from everstep.jobs.tokens import find_token
+from everstep.launcher import run_record
+from everstep.page.address import show_page
+from everstep.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(CoordinatorOptions):
+    id: str | None = setting(
+        None, "A run, a submitted job, or the folder of a record", is_argument=True, metavar="[JOB | FOLDER]"
+    )
+    port: int = setting(
+        0, "Port to listen on, for a job that is over; 0: any free one", metavar="PORT", least=0, most=65535
+    )
+    no_browser: bool = setting(False, "Only print the address")
+    log_dir: Path = setting(Path("runs"), "Folder with the logs of runs", metavar="DIR", variables=("PET_LOG_DIR",))
+
+
+@command(PageOptions)
+def page(options: PageOptions) -> None:
+    """Open the page of a job in a browser: print an address that is good once, and on a desktop, open it.
+
+    For a job that runs, its coordinator serves the page. For one that is over, this command serves its record to this
+    machine only, until Ctrl-C. With --coordinator and without a job, the page lists all jobs there."""
+    if options.id is None and options.coordinator is None:
+        raise UsageError("give a job, a folder, or --coordinator URL", code="page-of-nothing")
+    with _coordinator_of(options) as (coordinator, is_tunnel):
+        if coordinator is not None and _answers(coordinator):
+            _show(address_of_page(coordinator), options)
+            if is_tunnel:
+                say("keep this command running while you look; Ctrl-C ends it")
+                threading.Event().wait()
+            return
+        if options.coordinator is not None and coordinator is not None:
+            coordinator.check()  # says what is wrong
+            raise UsageError(f"{coordinator.url} has no job {options.id}", code="page-job-unknown")
+    assert options.id is not None
+    with open_record(find_record(options.id, log_dir=options.log_dir)) as record:
+        say(f"job {record.job} is over: this is its record; Ctrl-C ends the page")
+        serve_record(record, options.port, lambda address: _show(address, options))
+
+
+def _show(address: str, options: PageOptions) -> None:
+    show_page(say, address, is_opened=not options.no_browser)
+
+
+@contextmanager
+def _coordinator_of(options: PageOptions) -> Iterator[tuple[Coordinator | None, bool]]:
+    """None: the job is over. And whether its address works only as long as this is open."""
+    if options.coordinator is not None:
+        token = find_token(options.token_file)
+        with closing(Coordinator(options.coordinator, token, options.id or "")) as coordinator:
+            yield coordinator, False
+    elif is_record(Path(options.id or "")):
+        yield None, False
+    elif run := next(run_record.newest_first(options.log_dir, options.id or ""), None):
+        directory, record = run
+        if not record.url or record.state in (run_record.FINISHED, run_record.FAILED):
+            yield None, False
+            return
+        token = find_token(options.token_file or directory / "token")
+        with closing(Coordinator(record.url, token, record.job)) as coordinator:
+            yield coordinator, False
+    else:
+        with submitted.coordinator_of(submitted.find(options.id or "")) as found:
+            yield found, True
+
+
+def _answers(coordinator: Coordinator) -> bool:
+    """Refused: by another one, which has the port now, or because it does not know the job."""
+    try:
+        if coordinator.job:
+            coordinator.view(is_brief=True)
+        else:
+            coordinator.check()
+        return True
+    except (TemporaryError, Refused, OSError):
+        return False
+
+
+COMMANDS = {"page": page}

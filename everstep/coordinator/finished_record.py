@@ -1,0 +1,177 @@
+"""The record of a job that is over, read from its folder: answers as its coordinator would have.
+
+Only reads: the folder may be on a disk that cannot be written. Its methods have the names and parameters of the
+coordinator's operations. Blocking; for one thread at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import Engine, inspect, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from everstep import wire
+from everstep.coordinator.regex_process import RegexProcess
+from everstep.coordinator.roster.facts import Roster
+from everstep.coordinator.roster.replies import generation_view, job_view
+from everstep.coordinator.store.log_reader import Cursor, LogReader
+from everstep.coordinator.store.migrate import NEWEST, revision_of
+from everstep.coordinator.store.store import load_generation, load_roster
+from everstep.coordinator.store.tables import JOBS
+from everstep.errors import UNKNOWN, Refused, UsageError
+from everstep.record.about import ABOUT, FILES, LOGS, METRICS, STORE, RecordAbout, parse_about
+from everstep.record.log_search import check_query, log_query
+from everstep.record.store import MetricStore
+from everstep.record.views import series_list, series_window
+from everstep.storage.database import StoreError, open_readonly, words
+from everstep.wire.bounds import MAX_INT
+from everstep.wire.metrics import MOST_SERIES
+
+
+def open_record(folder: Path, job: str | None = None) -> FinishedRecord:
+    """`job`: needed only if the folder has no record.json and its files hold several jobs."""
+    if not any((folder / name).exists() for name in (ABOUT, *FILES)):
+        raise _missing(f"there is no record of a job in {folder}")
+    if (folder / ABOUT).exists():
+        about = parse_about((folder / ABOUT).read_bytes(), str(folder / ABOUT))
+    else:
+        about = RecordAbout(job=job or _only_job(folder))  # killed before its end was written
+    return FinishedRecord(folder, about)
+
+
+class FinishedRecord:
+    def __init__(self, folder: Path, about: RecordAbout) -> None:
+        self.folder, self.about, self.job = folder, about, about.job
+        self._engines: dict[str, Engine] = {}
+        self._metrics: MetricStore | None = None
+        self._regex = RegexProcess()
+
+    def __enter__(self) -> FinishedRecord:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._regex.close()
+        if self._metrics is not None:
+            self._metrics.close()
+        for engine in self._engines.values():
+            engine.dispose()
+
+    def engine(self, name: str) -> Engine:
+        """Of one of its files."""
+        if name not in self._engines:
+            self._engines[name] = open_readonly(self._file(name))
+        return self._engines[name]
+
+    def view(self) -> wire.JobView:
+        if self.about.view:
+            return wire.from_json(wire.JobView, dict(self.about.view))
+        roster = self.roster()
+        return job_view(roster, {}, roster.generation.reason)
+
+    def generation(self, number: int) -> wire.GenerationView:
+        self._check_revision()
+        with self.engine(STORE).connect() as connection:
+            found = load_generation(connection, self.job, number)
+        if found is None:
+            raise Refused(f"job {self.job} has no generation {number}", status=UNKNOWN, code="generation-unknown")
+        return generation_view(found)
+
+    def series(self, after: int = 0, limit: int = MOST_SERIES) -> wire.SeriesList:
+        if not self._has_metrics():
+            return wire.SeriesList(series=[], num_series=0)
+        return series_list(*self._metric_store().series(self.job, after, limit))
+
+    def series_window(
+        self, series: int, *, start: int = 0, stop: int = MAX_INT, columns: int = 1000, is_full: bool = False
+    ) -> wire.SeriesWindow:
+        store = self._metric_store()
+        if is_full:
+            return series_window(series, store.points(self.job, series, start, stop))
+        return series_window(series, store.window(self.job, series, start, stop, columns))
+
+    def reports(self, since: int = 0, limit: int = 100) -> wire.ReportsView:
+        if not self._has_metrics():
+            return wire.ReportsView(reports=[], last=since)
+        return self._metric_store().reports(self.job, since, limit)
+
+    def logs(
+        self,
+        cursor: str = "",
+        limit: int = 1000,
+        worker: str = "",
+        rank: int = -1,
+        node: str = "",
+        level: int = 0,
+        since: float = -1,
+        until: float = -1,
+        text: str = "",
+        regex: str = "",
+        context: int = 0,
+    ) -> wire.LogsView:
+        query = log_query(
+            worker=worker, rank=rank, node=node, level=level, since=since, until=until, text=text, regex=regex
+        )
+        check_query(query)
+        search = self._regex.searching(regex) if regex else None
+        reader = LogReader(self.engine(LOGS))
+        return reader.read(self.job, query, Cursor.parse(cursor), limit=limit, context=context, search=search)
+
+    # --- files ---
+
+    def _file(self, name: str) -> Path:
+        path = self.folder / name
+        if not path.exists():
+            raise _missing(f"the record of {self.job} in {self.folder} has no {name}")
+        return path
+
+    def _has_metrics(self) -> bool:
+        """A job that has reported nothing has no file for it."""
+        return (self.folder / METRICS).exists()
+
+    def _metric_store(self) -> MetricStore:
+        self._file(METRICS)
+        if self._metrics is None:
+            self._metrics = MetricStore(str(self.folder / STORE), epoch=None)
+        return self._metrics
+
+    def roster(self) -> Roster:
+        self._check_revision()
+        with self.engine(STORE).connect() as connection:
+            roster = load_roster(connection, self.job)
+        if roster is None:
+            raise _missing(f"{self.folder / STORE} has no job {self.job}")
+        return replace(roster, nodes={})
+
+    def _check_revision(self) -> None:
+        with self.engine(STORE).connect() as connection:
+            if (found := revision_of(connection)) != NEWEST:
+                raise UsageError(
+                    f"{self.folder / STORE} has revision {found}; this version of everstep knows {NEWEST}",
+                    hint="use the version of everstep that wrote it",
+                    code="record-revision-unknown",
+                )
+
+
+def _only_job(folder: Path) -> str:
+    path = folder / STORE
+    try:
+        engine = open_readonly(path)
+        with engine.connect() as connection:
+            jobs = (
+                list(connection.scalars(select(JOBS.c.job).limit(3))) if inspect(connection).has_table("jobs") else []
+            )
+        engine.dispose()
+    except SQLAlchemyError as error:
+        raise StoreError(f"{path} cannot be read: {words(error)}", code="record-not-read") from None
+    if len(jobs) != 1:
+        raise _missing(f"{folder} has no {ABOUT}, and {path.name} holds {len(jobs) or 'no'} jobs")
+    return str(jobs[0])
+
+
+def _missing(problem: str) -> UsageError:
+    hint = f"give the folder of a run or a job, or CHECKPOINTS/record/JOB: it has a {ABOUT}"
+    return UsageError(problem, hint=hint, code="record-not-found")

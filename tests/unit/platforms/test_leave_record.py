@@ -1,0 +1,112 @@
+"""The record that a coordinator leaves beside the checkpoints: all of it, in time, also if it was killed before."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from everstep.coordinator.finished_record import open_record
+from everstep.coordinator.store.log_reader import Cursor, LogReader
+from everstep.coordinator.store.log_store import LogBounds, LogStore, NewLines
+from everstep.errors import StorageUnreachable
+from everstep.job_file.order import NodeOrder
+from everstep.jobs.coordinate import run_coordinate
+from everstep.jobs.leave_record import copy_record
+from everstep.jobs.options import CoordinateOptions
+from everstep.platforms import status_file
+from everstep.record.about import RecordAbout
+from everstep.record.log_chunk import STDOUT, PrintedLine, chunk_of
+from everstep.record.log_search import LogQuery
+from everstep.storage.shared_folder import SharedFolder
+
+BOUNDS = LogBounds(max_bytes=1 << 30, days=30)
+
+
+def keep(store: LogStore, text: str) -> None:
+    chunk = chunk_of([PrintedLine(1.8e9, 20, STDOUT, text)])
+    line = NewLines(
+        worker="w0",
+        node="n0",
+        rank=0,
+        first_line=0,
+        stdout=9,
+        stderr=0,
+        dropped_lines=0,
+        dropped_bytes=0,
+        chunk=chunk,
+        data=chunk.pack(),
+    )
+    store.keep("job", [line], [], BOUNDS)
+
+
+def lines_of(path: Path) -> list[str]:
+    with closing(LogReader.of_file(path)) as reader:
+        return [each.text for each in reader.read("job", LogQuery(), Cursor(), limit=10).lines]
+
+
+@pytest.fixture
+def folder(tmp_path: Path):
+    """With the log of a coordinator that was killed: its last lines are in the journal only."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    with closing(LogStore(f"sqlite:///{folder / 'coordinator.db'}", epoch=1)) as store:
+        keep(store, "the last words")
+        yield folder
+
+
+def test_the_copy_has_the_lines_that_are_in_the_journal_only(folder: Path, tmp_path: Path) -> None:
+    copy_record(folder, RecordAbout(job="job", state="failed"), SharedFolder(uri=str(tmp_path / "saved")))
+
+    with open_record(tmp_path / "saved") as record:
+        assert [each.text for each in record.logs().lines] == ["the last words"]
+        assert (record.about.state, list(record.about.files)) == ("failed", ["coordinator-logs.db"])
+    assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "saved").iterdir()} == {
+        "coordinator-logs.db": 0o600,
+        "record.json": 0o600,
+    }
+    assert [path.name for path in folder.iterdir() if "copy" in path.name] == []
+
+
+def test_a_record_on_a_disk_that_cannot_be_written_is_read(folder: Path, tmp_path: Path) -> None:
+    copy_record(folder, RecordAbout(job="job"), SharedFolder(uri=str(tmp_path / "saved")))
+    names = sorted(path.name for path in (tmp_path / "saved").iterdir())
+    for path in (tmp_path / "saved" / "coordinator-logs.db", tmp_path / "saved"):
+        path.chmod(path.stat().st_mode & ~0o222)
+    with open_record(tmp_path / "saved") as record:
+        assert [each.text for each in record.logs(regex="w.rds").lines] == ["the last words"]
+        assert record.series().series == []
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == names
+    (tmp_path / "saved").chmod(0o700)
+
+
+class SilentStorage(MemoryFileSystem):
+    protocol = "silent"
+    answers = threading.Event()
+
+    def put_file(self, *_: object, **__: object) -> None:
+        self.answers.wait()
+
+
+def test_a_storage_that_does_not_answer_does_not_hold_the_coordinator(folder: Path) -> None:
+    fsspec.register_implementation("silent", SilentStorage, clobber=True)
+    try:
+        with pytest.raises(StorageUnreachable, match=r"within 0\.2 s"):
+            copy_record(folder, RecordAbout(job="job"), SharedFolder(uri="silent://bucket"), deadline_s=0.2)
+    finally:
+        SilentStorage.answers.set()
+        for thread in threading.enumerate():
+            if thread.name == "record copy":
+                thread.join()
+
+
+def test_a_coordinator_that_was_killed_while_it_copied_copies_at_its_next_start(folder: Path, tmp_path: Path) -> None:
+    status_file.write(folder, "succeeded", "all done")
+    order = NodeOrder(job="job", name="job", script="train.py", record_to=f"{tmp_path}/saved")
+
+    assert run_coordinate(CoordinateOptions(order=order.to_json(), folder=folder), print) == 0
+    assert lines_of(tmp_path / "saved" / "record" / "job" / "coordinator-logs.db") == ["the last words"]

@@ -71,7 +71,7 @@ class StaticFiles:
         """To a GET of this path; None: there is no such file."""
         paths = self._look()
         if not path.startswith(PREFIX):
-            if "." in path.rsplit("/", 1)[-1]:
+            if "." in path.rsplit("/", 1)[-1] and not path.startswith("/jobs/"):  # a job's name may have a dot
                 return None
             return _reply(self._index(paths), headers, _ASK)  # an address of a view, which the script reads
         name, is_versioned = path[len(PREFIX) :], False

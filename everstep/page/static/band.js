@@ -25,7 +25,7 @@ export function tell(mark) {
   return `${what(mark)} at step ${count(mark.step)}, ${clock(mark.time)}: ${reason}`;
 }
 
-/** @param {{marks: Mark[], lookup: import("./metrics.js").Looks, isOver: boolean}} props */
+/** @param {{marks: Mark[], lookup: import("./metrics.js").Looks}} props */
 export function Band({ marks, lookup }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const [width, setWidth] = useState(0);

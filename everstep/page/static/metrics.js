@@ -34,15 +34,15 @@ export function Metrics({ state }) {
   const find = (query.value.get("find") ?? "").toLowerCase();
   const shown = mine.filter((each) => each.name.toLowerCase().includes(find));
   if (!all) return html`<${Ghosts} />`;
-  if (!mine.length && !(state.marks.value ?? []).length) {
-    return html`<${Empty} title="No metrics yet"><p>Report numbers from any script of the job, and they are drawn here as they come:</p><code>everstep.report({"loss": loss}, step=step)</code><//>`;
+  const band = state.marks.value?.some((mark) => mark.kind !== "created") && html`<${Band} marks=${state.marks.value} lookup=${lookup} />`;
+  if (!mine.length) {
+    return html`<div class="stack"><${Empty} title="No metrics yet"><p>Report numbers from any script of the job, and they are drawn here as they come:</p><code>everstep.report({"loss": loss}, step=step)</code><//>${band}</div>`;
   }
   return html`<div class="stack">
     <${Toolbar} lookup=${lookup} hasEpochs=${Boolean(epochs)} shown=${shown.length} total=${mine.length} />
     <${Sections} series=${shown} lookup=${lookup} />
-    ${!mine.length && html`<p class="quiet">This job has not reported metrics.</p>`}
-    ${mine.length > 0 && !shown.length && html`<p class="quiet">No metric's name contains “${query.value.get("find")}”.</p>`}
-    ${state.marks.value && html`<${Band} marks=${state.marks.value} lookup=${lookup} isOver=${state.isOver.value} />`}
+    ${!shown.length && html`<p class="quiet">No metric's name contains “${query.value.get("find")}”.</p>`}
+    ${band}
   </div>`;
 }
 

@@ -16,14 +16,14 @@ FAULTS ?= 1000
 SEED ?= 1
 # Hundreds of short processes are started: none of them should compile what another has compiled already.
 unexport PYTHONDONTWRITEBYTECODE
-SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap
+SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-client munge docker.io docker-compose debootstrap chromium
 
-.PHONY: help setup system page labs demo quick test test-long test-cuda soak mutants check lint types contracts house bench peers clean
+.PHONY: help setup system page page-pictures labs demo quick test test-long test-cuda soak mutants check lint types contracts house bench peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-setup: $(STAMP) system page  ## virtual environment with everstep, its extras and the test tools
+setup: $(STAMP) system page node_modules  ## virtual environment with everstep, its extras and the test tools
 
 # Bytecode on all cores, but for oci and kubernetes.aio, which are large and mostly unused. Not left to the first import:
 # tests mount the environment read-only. A file that does not compile is a template or for another Python.
@@ -39,7 +39,7 @@ $(PYTHON) -m venv $(1)
 $(1)/bin/pip install -qq --no-compile --constraint constraints.txt $(2)
 endef
 
-# What the tests start besides Python: namespaces and drop rules for cut networks, a PostgreSQL server, Slurm, a docker engine.
+# What the tests start besides Python: namespaces and drop rules for cut networks, a PostgreSQL server, Slurm, a docker engine, a browser.
 # Without root they are skipped.
 system:
 	@missing=$$(for p in $(SYSTEM_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
@@ -57,6 +57,15 @@ page: system
 	  if ! command -v npm >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "installing npm"; apt-get install -y -qq --no-install-recommends npm >/dev/null 2>&1; fi; \
 	  $(PYTHON) tools/page_vendor.py || echo "the page cannot be opened until make setup has brought its scripts"; fi
+
+# For the tests of the page only: axe-core finds what keeps people out, TypeScript reads the types in comments.
+node_modules: package.json package-lock.json | page
+	@if command -v npm >/dev/null && npm ci --ignore-scripts --no-audit --no-fund --silent; then touch $@; \
+	else echo "npm could not bring axe-core and TypeScript: the tests that need them are skipped"; fi
+
+# Every view, light and dark, for a phone and for a desk; to be looked at, not compared.
+page-pictures: setup  ## pictures of every view of the page, in build/page-pictures
+	PYTHONPATH=tests $(BIN)/python tools/page_pictures.py build/page-pictures
 
 labs: setup  ## the Kubernetes of the tests, compiled from Debian's sources: minutes, once
 	tests/lab/kubernetes/prepare

@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from everstep import env
 from everstep.client.calls import Coordinator
@@ -28,10 +29,13 @@ CLOSE_S = 5.0
 
 def open_sender() -> MetricSender | None:
     """To this job's coordinator; None outside a job."""
-    url, token, worker = env.coordinator_url(), env.token(), env.worker()
+    url, token, worker, job = env.coordinator_url(), env.token(), env.worker(), env.job()
+    if as_told := env.value(env.REPORT_AS):
+        url, job, worker, file = as_told.split(" ", 3)
+        token = env.read_token(Path(file))
     if not (url and token and worker):
         return None
-    coordinator = Coordinator(url, token, env.job())
+    coordinator = Coordinator(url, token, job)
     return MetricSender(coordinator, partial(coordinator.report_metrics, worker))
 
 

@@ -230,6 +230,7 @@ def _find(connection: Connection, job: str, series: int) -> Series:
 
 
 def _rows(connection: Connection, series: int, wanted: object) -> dict[RowKey, Cells]:
+    """In any order: for alternatives in an order, SQLite would read all rows of the series."""
     query = select(ROWS.c.level, ROWS.c.number, ROWS.c.data).where(ROWS.c.series == series, wanted)  # type: ignore[arg-type]
-    found = connection.execute(query.order_by(ROWS.c.level, ROWS.c.number))
+    found = connection.execute(query)
     return {(level, number): pyramid.unpack(level, data) for level, number, data in found}

@@ -1,0 +1,92 @@
+// Every call to the coordinator, in one place: the session's cookie goes along by itself; an error is a sentence.
+
+import { signal } from "./vendor/signals.js";
+
+/** Whether there is a session: null until it is known. A reply 401 to any call shows the door.
+ * @type {import("./vendor/signals.js").Signal<boolean | null>} */
+export const isSignedIn = signal(null);
+
+/** What the door says. */
+export const doorSays = signal("");
+
+export class Refused extends Error {
+  /** @param {string} message @param {number} status @param {string} code */
+  constructor(message, status, code) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+
+  /** Whether the same call may succeed later. */
+  get isTemporary() {
+    return this.status === 0 || this.status >= 500 || this.status === 429;
+  }
+}
+
+/** @param {string} path @param {RequestInit} [how] @returns {Promise<any>} */
+async function call(path, how = {}) {
+  let reply;
+  try {
+    reply = await fetch(path, how);
+  } catch (error) {
+    if (how.signal?.aborted) throw error;
+    throw new Refused("The coordinator does not answer.", 0, "away");
+  }
+  const body = await reply.json().catch(() => ({}));
+  if (reply.ok) return body;
+  if (reply.status === 401 && path !== "/v1/session") {
+    doorSays.value = body.code === "session-expired" ? "This session has expired." : "";
+    isSignedIn.value = false;
+  }
+  throw new Refused(sentence(body.detail) || `The coordinator answered with status ${reply.status}.`, reply.status, body.code ?? "");
+}
+
+/** @param {unknown} detail */
+function sentence(detail) {
+  if (typeof detail !== "string" || !detail) return "";
+  return detail[0].toUpperCase() + detail.slice(1) + (/[.!?]$/.test(detail) ? "" : ".");
+}
+
+/** @param {string} path @param {Record<string, string | number | boolean>} [query] @param {AbortSignal} [signal] */
+export function get(path, query = {}, signal) {
+  const text = new URLSearchParams(Object.entries(query).map(([name, value]) => [name, String(value)])).toString();
+  return call(text ? `${path}?${text}` : path, { signal });
+}
+
+/** @param {string} job */
+export const jobPath = (job) => `/v1/jobs/${encodeURIComponent(job)}`;
+
+/** @param {"POST" | "DELETE"} method @param {object} [body] */
+function session(method, body) {
+  const headers = { "x-everstep": "page", "content-type": "application/json" };
+  return call("/v1/session", { method, headers, body: body && JSON.stringify(body) });
+}
+
+/** Open a session with the one-time code of the address, or go on with the one there is. The code leaves the address at once: neither
+ * the history nor a copied link has it. */
+export async function enter() {
+  const code = new URLSearchParams(location.hash.slice(1)).get("code");
+  if (code) {
+    history.replaceState(null, "", location.pathname + location.search);
+    try {
+      return await signIn({ code });
+    } catch (error) {
+      doorSays.value = /** @type {Error} */ (error).message;
+    }
+  }
+  // A session that is open goes on, whatever the code was. Without an answer, the view says so and tries again.
+  if (isSignedIn.value === null || code) await get("/v1/session").then(() => (isSignedIn.value = true), (error) => (isSignedIn.value = error.status !== 401));
+}
+
+/** @param {{code: string} | {token: string}} proof */
+export async function signIn(proof) {
+  await session("POST", proof);
+  doorSays.value = "";
+  isSignedIn.value = true;
+}
+
+export async function signOut() {
+  doorSays.value = "";
+  isSignedIn.value = false; // first: all views and the stream stop asking
+  await session("DELETE").catch(() => null);
+}

@@ -1,0 +1,201 @@
+// Jobs side by side: what they were started with, where they stand, and their curves in one plot per metric. Only what
+// differs is shown, unless all is asked for.
+
+import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+import { signal } from "./vendor/signals.js";
+import { get, jobPath } from "./api.js";
+import { flatten, text } from "./configuration.js";
+import { curve, placer } from "./curve.js";
+import { clock, count, number, plural } from "./format.js";
+import { html } from "./html.js";
+import { listen, look } from "./live.js";
+import { POSITIONS } from "./metrics.js";
+import { color, dash } from "./palette.js";
+import { Plot } from "./plot.js";
+import { address, go, jobAddress, query } from "./route.js";
+import { Series } from "./series.js";
+import { Empty, Failed, StateWord, Waiting } from "./states.js";
+import { isDark } from "./theme.js";
+import { xText } from "./ticks.js";
+
+const AT_ONCE = 100; // jobs in one call
+const PAUSE_MS = 5000; // between fetches of the numbers while jobs go on
+
+/** @typedef {{summary: import("./job_state.js").Summary, policy: object, config: object, values: any[]}} Compared */
+
+class Comparison {
+  /** @param {string[]} names */
+  constructor(names) {
+    this.names = names;
+    this.jobs = signal(/** @type {Compared[] | null} */ (null));
+    this.unknown = signal(/** @type {string[]} */ ([]));
+    this.problem = signal(/** @type {Error | null} */ (null));
+    /** @type {Map<string, Map<string, Series>>} by metric, then by job */
+    this.metrics = new Map();
+    this.version = signal(0);
+  }
+
+  async fetch() {
+    try {
+      /** @type {Compared[]} */
+      const jobs = [];
+      /** @type {string[]} */
+      const unknown = [];
+      for (let i = 0; i < this.names.length; i += AT_ONCE) {
+        const reply = await get("/v1/compare", { jobs: this.names.slice(i, i + AT_ONCE).join(",") });
+        jobs.push(...reply.jobs);
+        unknown.push(...reply.unknown);
+      }
+      this.jobs.value = jobs;
+      this.unknown.value = unknown;
+      this.problem.value = null;
+      await Promise.all(jobs.map(({ summary }) => this.fetchSeries(summary.job)));
+      this.version.value++;
+    } catch (error) {
+      this.problem.value = /** @type {Error} */ (error);
+    }
+  }
+
+  /** @param {string} job */
+  async fetchSeries(job) {
+    const { series } = await get(`${jobPath(job)}/series`, { limit: 1000 });
+    for (const view of series) {
+      if (view.name.startsWith("system/") || POSITIONS.has(view.name)) continue;
+      const byJob = this.metrics.get(view.name) ?? new Map();
+      this.metrics.set(view.name, byJob);
+      const known = byJob.get(job);
+      if (known) known.renew(view);
+      else byJob.set(job, new Series(job, view));
+    }
+  }
+
+  /** @param {{job: string, series: import("./series.js").Points[]}} data */
+  take({ job, series }) {
+    for (const points of series) this.metrics.get(points.name)?.get(job)?.add(points);
+  }
+}
+
+export function Compare() {
+  const names = query.value.get("jobs") ?? "";
+  const list = useMemo(() => names.split(",").filter(Boolean), [names]);
+  const state = useMemo(() => new Comparison(list), [list]);
+  const isAll = query.value.has("all");
+  useEffect(() => {
+    document.title = "Compare – Everstep";
+    look(list.slice(0, AT_ONCE));
+    let fetched = Date.now();
+    const ends = [
+      listen("points", (data) => {
+        state.take(data);
+        if (Date.now() - fetched > PAUSE_MS && list.includes(data.job)) (fetched = Date.now()), state.fetch();
+      }),
+      listen("began", () => state.fetch()),
+      listen("reload", () => state.fetch()),
+    ];
+    state.fetch();
+    return () => {
+      ends.forEach((end) => end());
+      look([]);
+    };
+  }, [state]);
+  state.version.value;
+  const jobs = state.jobs.value;
+  if (!list.length) return html`<${Empty} title="Nothing to compare"><p>Choose jobs by the boxes of their rows, then follow “Compare”. <a href="/">Show all jobs</a></p><//>`;
+  if (!jobs) return state.problem.value ? html`<${Failed} problem=${state.problem.value} />` : html`<${Waiting} />`;
+  return html`<div class="stack">
+    <div class="head"><h1>Compare</h1><span class="quiet">${plural(jobs.length, "job")}</span></div>
+    ${state.unknown.value.length > 0 && html`<p class="notice">Unknown to the coordinator: ${state.unknown.value.join(", ")}</p>`}
+    <${Key} jobs=${jobs} list=${list} />
+    <div class="bar" role="group" aria-label="How to compare">
+      <label>x axis <select value=${query.value.get("x") ?? "step"} onChange=${(/** @type {any} */ event) => go({ x: event.target.value === "step" ? "" : event.target.value, from: "", to: "" }, { replace: true })}>
+        <option value="step">step</option><option value="elapsed">time since the start</option></select></label>
+      <label>Smoothing <input type="range" min="0" max="0.99" step="0.01" value=${query.value.get("smooth") ?? 0} onInput=${(/** @type {any} */ event) => go({ smooth: Number(event.target.value) || "" }, { replace: true })} /></label>
+      <button aria-pressed=${query.value.has("logy")} onClick=${() => go({ logy: !query.value.has("logy") }, { replace: true })}>log y</button>
+      <button disabled=${!query.value.has("from")} onClick=${() => go({ from: "", to: "" }, { replace: true })}>All steps</button>
+    </div>
+    <${Curves} state=${state} jobs=${jobs} />
+    <div class="section"><h2>${isAll ? "Settings and values" : "What differs"}</h2>
+      <button class="plain" aria-pressed=${isAll} onClick=${() => go({ all: !isAll }, { replace: true })}>Show all</button></div>
+    <${Differences} jobs=${jobs} isAll=${isAll} />
+  </div>`;
+}
+
+/** @param {{jobs: Compared[], list: string[]}} props */
+function Key({ jobs, list }) {
+  const dark = isDark.value;
+  return html`<ul class="key" aria-label="Lines">${jobs.map(
+    ({ summary }, i) => html`<li key=${summary.job}>
+      <svg width="28" height="8" aria-hidden="true"><line x1="0" x2="28" y1="4" y2="4" stroke=${color(i, dark)} stroke-width="3" stroke-dasharray=${dash(i).join(" ")} /></svg>
+      <a href=${jobAddress(summary.job)}>${summary.job}</a><${StateWord} state=${summary.state} />
+      <a href=${address({ jobs: list.filter((each) => each !== summary.job).join(",") })} aria-label=${`Take ${summary.job} out`}>×</a>
+    </li>`,
+  )}</ul>`;
+}
+
+/** @param {{state: Comparison, jobs: Compared[]}} props */
+function Curves({ state, jobs }) {
+  const names = [...state.metrics.keys()].sort();
+  if (!names.length) return html`<p class="quiet">None of these jobs has reported metrics.</p>`;
+  return html`<div class="plots">${names.map((name) => html`<${Overlay} key=${name} name=${name} series=${state.metrics.get(name)} jobs=${jobs} />`)}</div>`;
+}
+
+/** One metric of all jobs.
+ * @param {{name: string, series: Map<string, Series>, jobs: Compared[]}} props */
+function Overlay({ name, series, jobs }) {
+  const box = useRef(/** @type {HTMLElement | null} */ (null));
+  const [isNear, setNear] = useState(false);
+  const [isTable, setTable] = useState(false);
+  const value = useRef(/** @type {HTMLElement | null} */ (null));
+  useEffect(() => {
+    const observer = new IntersectionObserver(([entry]) => setNear(entry.isIntersecting), { rootMargin: "300px" });
+    if (box.current) observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  const mine = jobs.map(({ summary }, index) => ({ index, summary, series: series.get(summary.job) })).filter((each) => each.series);
+  useEffect(() => {
+    if (!isNear) return undefined;
+    const columns = Math.max(100, ((box.current?.clientWidth ?? 400) - 90) / Math.max(1, mine.length / 10));
+    mine.forEach((each) => each.series?.want(columns));
+    return () => mine.forEach((each) => each.series?.unwant());
+  }, [isNear, mine.length]);
+  const axis = /** @type {import("./curve.js").Axis} */ (query.value.get("x") === "elapsed" ? "elapsed" : "step");
+  const lines = mine.flatMap(({ index, summary, series: each }) => {
+    each?.version.value;
+    return each?.whole ? [{ label: summary.job, index, curve: curve(each.whole, placer(axis, null, summary.created_at)) }] : [];
+  });
+  const [from, to] = [Number(query.value.get("from") ?? NaN), Number(query.value.get("to") ?? NaN)];
+  const label = `${name}: ${mine.map(({ summary, series: each }) => `${summary.job} last ${number(each?.view.value.last)}`).join(", ")}.`;
+  return html`<figure class="card plot" ref=${box}>
+    <header><h3 title=${name}>${name}</h3><span class="quiet small" ref=${value}>${" "}</span></header>
+    ${isTable
+      ? html`<div class="scroll" tabindex="0" role="region" aria-label=${`${name} as a table`}><table class="tight"><thead><tr><th>Job</th><th class="number">Last</th><th class="number">Least</th><th class="number">Greatest</th><th class="number">Step</th></tr></thead>
+          <tbody>${mine.map(({ summary, series: each }) => html`<tr key=${summary.job}><td>${summary.job}</td><td class="number">${number(each?.view.value.last)}</td><td class="number">${number(each?.view.value.least)}</td><td class="number">${number(each?.view.value.most)}</td><td class="number">${count(each?.view.value.last_step ?? 0)}</td></tr>`)}</tbody></table></div>`
+      : isNear && lines.length
+        ? html`<${Plot} lines=${lines} axis=${axis} range=${from < to ? [from, to] : null} extent=${null} label=${label} group="compare"
+            smoothing=${Number(query.value.get("smooth") ?? 0)} isLogY=${query.value.has("logy")}
+            onRange=${(/** @type {any} */ range) => go({ from: range?.[0], to: range?.[1] }, { replace: true })}
+            onCursor=${(/** @type {any} */ at, /** @type {number} */ x) => {
+              const node = /** @type {Text | null | undefined} */ (value.current?.firstChild);
+              if (node) node.data = at === null ? " " : `at ${xText(x, axis)}`;
+            }} />`
+        : html`<div class="canvas" role="img" aria-label=${label}></div>`}
+    <footer><span>${plural(mine.length, "line")}</span><figcaption class="unseen">${label}</figcaption>
+      <button class="plain" aria-pressed=${isTable} onClick=${() => setTable(!isTable)}>Table<span class="unseen"> of ${name}</span></button></footer>
+  </figure>`;
+}
+
+/** @param {{jobs: Compared[], isAll: boolean}} props */
+function Differences({ jobs, isAll }) {
+  const facts = jobs.map(({ summary, policy, config, values }) => new Map([
+    ["state", summary.state], ["step", summary.step], ["workers", summary.num_workers], ["deaths", summary.num_deaths], ["created", clock(summary.created_at)],
+    ...flatten(config), ...flatten(policy).map(([name, value]) => /** @type {[string, unknown]} */ ([`policy.${name}`, value])),
+    ...values.flatMap((each) => [[`${each.name} (last)`, number(each.last)], [`${each.name} (least)`, number(each.least)], [`${each.name} (greatest)`, number(each.most)]]),
+  ].map(([name, value]) => /** @type {[string, string]} */ ([String(name), typeof value === "number" ? number(value) : text(value)]))));
+  const names = [...new Set(facts.flatMap((each) => [...each.keys()]))];
+  const rows = names.filter((name) => isAll || new Set(facts.map((each) => each.get(name) ?? "–")).size > 1);
+  if (!rows.length) return html`<p class="quiet">Nothing differs.</p>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Differences"><table class="tight">
+    <thead><tr><th>Setting or value</th>${jobs.map(({ summary }) => html`<th key=${summary.job}>${summary.job}</th>`)}</tr></thead>
+    <tbody>${rows.map((name) => html`<tr key=${name}><td>${name}</td>${facts.map((each, i) => html`<td key=${i} class="mono"><span class="cut" title=${each.get(name) ?? ""}>${each.get(name) ?? "–"}</span></td>`)}</tr>`)}</tbody>
+  </table></div>`;
+}

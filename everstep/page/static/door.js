@@ -1,0 +1,38 @@
+// The door: a one-time code or a token opens a session. Neither is kept by the page.
+
+import { useState } from "./vendor/hooks.js";
+import { doorSays, signIn } from "./api.js";
+import { html } from "./html.js";
+
+export function Door() {
+  const [proof, setProof] = useState("");
+  const [isBusy, setBusy] = useState(false);
+  const enter = async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    const typed = proof.trim();
+    if (!typed || isBusy) return;
+    setBusy(true);
+    const isLink = typed.includes("#code=");
+    const code = isLink ? typed.slice(typed.indexOf("#code=") + 6) : typed;
+    try {
+      await signIn({ code }).catch((error) => {
+        if (isLink || error.code !== "code-unknown") throw error;
+        return signIn({ token: typed });
+      });
+    } catch (error) {
+      doorSays.value = /** @type {Error} */ (error).message;
+    }
+    setBusy(false);
+    setProof("");
+  };
+  return html`<div class="card door">
+    <h1>Sign in</h1>
+    <p class="quiet">Enter a one-time code, the whole address that <span class="mono">everstep run --page</span> printed, or a token of this coordinator.</p>
+    <form onSubmit=${enter}>
+      <label for="proof">Code or token</label>
+      <input id="proof" type="password" autocomplete="off" spellcheck="false" value=${proof} aria-describedby="door-says" onInput=${(/** @type {any} */ event) => setProof(event.target.value)} />
+      <button class="main" disabled=${isBusy}>Sign in</button>
+      <p id="door-says" class=${doorSays.value ? "notice bad" : ""} role="alert">${doorSays.value}</p>
+    </form>
+  </div>`;
+}

@@ -1,0 +1,72 @@
+// Numbers, times and amounts as people read them. Pure.
+
+const DIGITS = 4;
+const SUFFIXES = ["", "k", "M", "G", "T"];
+
+/** A metric's value; JSON has no NaN and no infinities, so they come as texts.
+ * @param {number | string | null | undefined} value */
+export function number(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "string") return { nan: "NaN", inf: "∞", "-inf": "−∞" }[value] ?? value;
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "∞" : "−∞";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(DIGITS - 1).replace(/\.?0+e/, "e").replace("e+", "e").replace("-", "−").replace("e-", "e−");
+  return sign(Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(size >= 1000 ? DIGITS + 1 : DIGITS))));
+}
+
+/** @param {string} text */
+const sign = (text) => text.replace("-", "−");
+
+/** A count with separators: 12,345.
+ * @param {number} value */
+export function count(value) {
+  return value.toLocaleString("en-US");
+}
+
+/** A short count: 1.2k.
+ * @param {number} value */
+export function short(value) {
+  let size = Math.abs(value);
+  let index = 0;
+  while (size >= 1000 && index < SUFFIXES.length - 1) (size /= 1000), index++;
+  return sign(String(Number((Math.sign(value) * size).toPrecision(3)))) + SUFFIXES[index];
+}
+
+/** @param {number} bytes */
+export function bytes(bytes) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let index = 0;
+  while (bytes >= 1000 && index < units.length - 1) (bytes /= 1000), index++;
+  return `${Number(bytes.toPrecision(3))} ${units[index]}`;
+}
+
+/** "3 min 20 s"; two units at most.
+ * @param {number} seconds */
+export function duration(seconds) {
+  seconds = Math.max(0, seconds);
+  if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
+  const parts = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const first = parts.findIndex(([, size]) => seconds >= Number(size));
+  const [unit, size] = parts[first];
+  const whole = Math.floor(seconds / Number(size));
+  const next = parts[first + 1];
+  const rest = next ? Math.floor((seconds - whole * Number(size)) / Number(next[1])) : 0;
+  return rest ? `${whole} ${unit} ${rest} ${next[0]}` : `${whole} ${unit}`;
+}
+
+/** Time of day; with the date if it is not today's.
+ * @param {number} time seconds since the epoch
+ * @param {number} [now] */
+export function clock(time, now = Date.now() / 1000) {
+  if (!time || time < 0) return "–";
+  const date = new Date(time * 1000);
+  const day = date.toDateString() === new Date(now * 1000).toDateString() ? "" : `${date.toLocaleDateString("sv-SE")} `;
+  return day + date.toLocaleTimeString("sv-SE");
+}
+
+/** "3 workers", "1 worker".
+ * @param {number} amount @param {string} word */
+export function plural(amount, word) {
+  return `${count(amount)} ${word}${amount === 1 ? "" : "s"}`;
+}

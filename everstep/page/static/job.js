@@ -1,0 +1,90 @@
+// A job: what it is doing, in one line, and its views.
+
+import { useEffect, useMemo } from "./vendor/hooks.js";
+import { Checkpoints } from "./checkpoints.js";
+import { Configuration } from "./configuration.js";
+import { clock, count, duration } from "./format.js";
+import { html } from "./html.js";
+import { JobState } from "./job_state.js";
+import { look } from "./live.js";
+import { Logs } from "./logs.js";
+import { Metrics, Sections, Toolbar, useLooks } from "./metrics.js";
+import { address, query } from "./route.js";
+import { Empty, Failed, StateWord, Waiting } from "./states.js";
+import { Workers } from "./workers.js";
+
+const VIEWS = { "": "Metrics", logs: "Logs", workers: "Workers", checkpoints: "Checkpoints", system: "System", configuration: "Configuration" };
+const KEPT = ["x", "smooth", "logx", "logy"]; // of the address, from view to view
+
+/** @param {{job: string}} props */
+export function Job({ job }) {
+  const state = useMemo(() => new JobState(job), [job]);
+  useEffect(() => {
+    look([job]);
+    document.title = `${job} – Everstep`;
+    state.open();
+    return () => {
+      state.close();
+      look([]);
+    };
+  }, [state]);
+
+  const problem = state.problem.value;
+  const summary = state.summary.value;
+  const chosen = query.value.get("view") ?? "";
+  if (!summary && problem) {
+    return problem.status === 404
+      ? html`<${Empty} title="No such job"><p>The coordinator does not know “${job}”. <a href="/">Show all jobs</a></p><//>`
+      : html`<${Failed} problem=${problem}>The page tries again by itself.<//>`;
+  }
+  return html`<div class="stack">
+    <${Head} job=${job} summary=${summary} />
+    <nav class="views" aria-label="Views of the job">${Object.entries(VIEWS).map(
+      ([name, title]) => html`<a key=${name} href=${address({ ...Object.fromEntries(KEPT.map((each) => [each, query.value.get(each)])), view: name }, location.pathname)} aria-current=${name === chosen ? "page" : undefined}>${title}</a>`,
+    )}</nav>
+    <${View} name=${chosen} state=${state} />
+  </div>`;
+}
+
+/** @param {{name: string, state: JobState}} props */
+function View({ name, state }) {
+  if (name === "logs") return html`<${Logs} state=${state} />`;
+  if (name === "workers") return html`<${Workers} state=${state} />`;
+  if (name === "checkpoints") return html`<${Checkpoints} state=${state} />`;
+  if (name === "system") return html`<${System} state=${state} />`;
+  if (name === "configuration") return html`<${Configuration} state=${state} />`;
+  return html`<${Metrics} state=${state} />`;
+}
+
+/** @param {{job: string, summary: import("./job_state.js").Summary | null}} props */
+function Head({ job, summary }) {
+  if (!summary) return html`<div class="head"><h1>${job}</h1></div><div class="ghost" style=${{ width: "320px" }}></div>`;
+  const end = summary.ended_at ?? Date.now() / 1000;
+  const facts = [
+    ["Step", count(summary.step)],
+    ["Workers", count(summary.num_workers)],
+    ["Generation", count(summary.generation)],
+    ["Deaths", count(summary.num_deaths)],
+    ["Restarts", count(summary.num_restarts)],
+    ...(summary.created_at ? [["Started", clock(summary.created_at)], [summary.ended_at ? "Took" : "Running for", duration(end - summary.created_at)]] : []),
+  ];
+  return html`<div class="head"><h1>${job}</h1><${StateWord} state=${summary.state} />${summary.name && summary.name !== job && html`<span class="quiet">${summary.name}</span>`}</div>
+    <p class="quiet" id="reason" aria-live="polite">${summary.reason}</p>
+    <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+/** How busy nodes and workers are: the series that agents report.
+ * @param {{state: JobState}} props */
+function System({ state }) {
+  const all = state.series.value;
+  const mine = useMemo(() => (all ?? []).filter((each) => each.name.startsWith("system/")), [all]);
+  const lookup = useLooks(state, mine, null, "system");
+  const find = (query.value.get("find") ?? "").toLowerCase();
+  if (!all) return html`<${Waiting} />`;
+  if (!mine.length) return html`<${Empty} title="No system metrics yet"><p>Each agent samples its node and its workers every 10 seconds.</p><//>`;
+  const shown = mine.filter((each) => each.name.toLowerCase().includes(find));
+  return html`<div class="stack">
+    <${Toolbar} lookup=${lookup} shown=${shown.length} total=${mine.length} isSystem=${true} />
+    <${Sections} series=${shown} lookup=${lookup} />
+  </div>`;
+}

@@ -1,0 +1,207 @@
+// All jobs of the coordinator: a table that sorts, filters and searches at the coordinator and fetches what is seen.
+// Rows change in place as jobs go on.
+
+import { useCallback, useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+import { signal } from "./vendor/signals.js";
+import { get } from "./api.js";
+import { clock, count, duration, plural } from "./format.js";
+import { html } from "./html.js";
+import { listen, look } from "./live.js";
+import { address, go, jobAddress, query } from "./route.js";
+import { Empty, Failed, StateWord, Waiting } from "./states.js";
+import { VirtualTable } from "./virtual_rows.js";
+
+const PAGE = 100;
+const ROW_PX = 40;
+const STATES = ["running", "regrouping", "waiting", "finished", "stopped"];
+const SETTLE_MS = 120; // typing in the search
+
+/** @typedef {import("./job_state.js").Summary} Summary */
+/** @type {{name: string, title: string, isNumber?: boolean, isOptional?: boolean, show: (job: Summary) => any}[]} */
+const COLUMNS = [
+  { name: "job", title: "Job", show: (job) => html`<a href=${jobAddress(job.job)}>${job.job}</a>` },
+  { name: "name", title: "Name", show: (job) => job.name },
+  { name: "state", title: "State", show: (job) => html`<${StateWord} state=${job.state} />` },
+  { name: "step", title: "Step", isNumber: true, show: (job) => count(job.step) },
+  { name: "num_workers", title: "Workers", isNumber: true, show: (job) => count(job.num_workers) },
+  { name: "generation", title: "Generation", isNumber: true, isOptional: true, show: (job) => count(job.generation) },
+  { name: "num_deaths", title: "Deaths", isNumber: true, show: (job) => count(job.num_deaths) },
+  { name: "num_restarts", title: "Restarts", isNumber: true, isOptional: true, show: (job) => count(job.num_restarts) },
+  { name: "created_at", title: "Created", show: (job) => clock(job.created_at) },
+  { name: "ended_at", title: "Took", isNumber: true, isOptional: true, show: (job) => (job.ended_at && job.created_at ? duration(job.ended_at - job.created_at) : "–") },
+  { name: "reason", title: "What the coordinator says", show: (job) => html`<span class="cut" title=${job.reason}>${job.reason}</span>` },
+];
+const USUAL = COLUMNS.filter((each) => !each.isOptional).map((each) => each.name);
+
+/** What was fetched, by place in the list as it is sorted and filtered now. */
+class Listing {
+  constructor() {
+    /** @type {(Summary | undefined)[]} */
+    this.rows = [];
+    this.found = signal(/** @type {number | null} */ (null));
+    this.total = signal(0);
+    this.problem = signal(/** @type {Error | null} */ (null));
+    this.version = signal(0);
+    this.asked = "";
+    /** @type {Set<number>} */
+    this.pages = new Set();
+  }
+
+  /** @param {string} asked a query without start and limit */
+  ask(asked) {
+    this.asked = asked;
+    this.renew();
+  }
+
+  /** Fetch again what is seen; the rows shown stay until the answer is there. */
+  renew() {
+    const pages = [...this.pages];
+    this.pages = new Set();
+    for (const page of pages.length ? pages.slice(0, 3) : [0]) this.fetch(page);
+  }
+
+  /** @param {number} first @param {number} last */
+  need(first, last) {
+    for (let page = Math.floor(first / PAGE); page <= Math.floor(Math.max(0, last - 1) / PAGE); page++) this.fetch(page);
+  }
+
+  /** @param {number} page */
+  async fetch(page) {
+    if (this.pages.has(page)) return;
+    this.pages.add(page);
+    const asked = this.asked;
+    try {
+      const reply = await get("/v1/jobs", { ...Object.fromEntries(new URLSearchParams(asked)), start: page * PAGE, limit: PAGE });
+      if (asked !== this.asked) return;
+      reply.jobs.forEach((/** @type {Summary} */ job, /** @type {number} */ i) => (this.rows[page * PAGE + i] = job));
+      this.rows.length = Math.min(this.rows.length, reply.num_found);
+      this.found.value = reply.num_found;
+      this.total.value = reply.num_jobs;
+      this.problem.value = null;
+      this.version.value++;
+    } catch (error) {
+      this.pages.delete(page);
+      this.problem.value = /** @type {Error} */ (error);
+    }
+  }
+
+  /** Jobs that changed: in place. A job that is new, or moves by the order asked for, takes a fetch.
+   * @param {{jobs: Summary[], removed: string[]}} news @param {string} sort */
+  take(news, sort) {
+    const changed = new Map(news.jobs.map((job) => [job.job, job]));
+    let isMoved = news.removed.length > 0;
+    this.rows.forEach((row, i) => {
+      const job = row && changed.get(row.job);
+      if (!job) return;
+      changed.delete(job.job);
+      const key = /** @type {keyof Summary} */ (sort);
+      isMoved ||= row[key] !== job[key] || row.state !== job.state;
+      this.rows[i] = job;
+    });
+    this.version.value++;
+    return isMoved || changed.size > 0;
+  }
+}
+
+export function Jobs() {
+  const listing = useMemo(() => new Listing(), []);
+  const sort = query.value.get("sort") || "created_at";
+  const isUp = query.value.has("up");
+  const search = query.value.get("find") ?? "";
+  const state = query.value.get("state") ?? "";
+  const columns = query.value.get("columns")?.split(",") ?? USUAL;
+  const chosen = (query.value.get("jobs") ?? "").split(",").filter(Boolean);
+  const asked = new URLSearchParams({ sort, is_descending: String(!isUp), search, state }).toString();
+  const timer = useRef(/** @type {any} */ (null));
+  listing.version.value; // drawn again when it changes
+
+  useEffect(() => {
+    look([]);
+    document.title = "Jobs – Everstep";
+  }, []);
+  useEffect(() => listing.ask(asked), [asked]);
+  useEffect(() => {
+    const later = () => (timer.current ??= setTimeout(() => ((timer.current = null), listing.renew()), 1000));
+    const ends = [
+      listen("jobs", (news) => listing.take(news, sort) && later()),
+      listen("began", () => listing.renew()),
+      listen("reload", (data) => data.is_list && listing.renew()),
+    ];
+    return () => ends.forEach((end) => end());
+  }, [sort]);
+  const onNeed = useCallback((/** @type {number} */ first, /** @type {number} */ last) => listing.found.value && listing.need(first, last), [asked, listing.found.value]);
+
+  const found = listing.found.value;
+  const shown = COLUMNS.filter((each) => columns.includes(each.name) || each.name === "job");
+  const isFiltered = Boolean(search || state);
+  return html`<div class="stack">
+    <div class="head"><h1>Jobs</h1>${found !== null && html`<span class="quiet" aria-live="polite">${isFiltered ? `${count(found)} of ${plural(listing.total.value, "job")}` : plural(found, "job")}</span>`}</div>
+    <div class="bar" role="group" aria-label="Which jobs">
+      <${Search} value=${search} />
+      <label>State
+        <select value=${state} onChange=${(/** @type {any} */ event) => go({ state: event.target.value }, { replace: true })}>
+          <option value="">all</option>${STATES.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
+        </select></label>
+      <${Columns} columns=${columns} />
+      ${chosen.length > 0 && html`<a href=${address({ jobs: chosen.join(",") }, "/compare")}>Compare ${plural(chosen.length, "job")}</a>
+        <button class="plain" onClick=${() => go({ jobs: "" }, { replace: true })}>Clear</button>`}
+    </div>
+    ${listing.problem.value && html`<${Failed} problem=${listing.problem.value} />`}
+    ${found === null
+      ? !listing.problem.value && html`<${Waiting} rows=${8} />`
+      : found === 0
+        ? isFiltered
+          ? html`<${Empty} title="No job matches"><p>Nothing is found for this search. <a href="/">Show all jobs</a></p><//>`
+          : html`<${Empty} title="No jobs yet"><p>Start one, and it appears here by itself:</p><code>everstep run --page --workers 2 train.py</code><//>`
+        : html`<${VirtualTable} total=${found} height=${ROW_PX} columns=${shown.length + 1} label="Jobs" onNeed=${onNeed}
+            head=${html`<tr><th><span class="unseen">Compare</span></th>${shown.map((each) => html`<${Head} key=${each.name} column=${each} sort=${sort} isUp=${isUp} />`)}</tr>`}
+            row=${(/** @type {number} */ i) => html`<${Row} key=${i} job=${listing.rows[i]} index=${i} shown=${shown} chosen=${chosen} />`} />`}
+  </div>`;
+}
+
+/** @param {{value: string}} props */
+function Search({ value }) {
+  const [typed, setTyped] = useState(value);
+  const timer = useRef(/** @type {any} */ (null));
+  useEffect(() => setTyped(value), [value]);
+  return html`<input type="search" class="grow" placeholder="Search jobs, names and reasons" aria-label="Search jobs" value=${typed}
+    onInput=${(/** @type {any} */ event) => {
+      const text = event.target.value;
+      setTyped(text);
+      clearTimeout(timer.current);
+      timer.current = setTimeout(() => go({ find: text }, { replace: true }), SETTLE_MS);
+    }} />`;
+}
+
+/** @param {{columns: string[]}} props */
+function Columns({ columns }) {
+  const change = (/** @type {string} */ name, /** @type {boolean} */ isOn) => {
+    const next = COLUMNS.map((each) => each.name).filter((each) => (each === name ? isOn : columns.includes(each)));
+    go({ columns: String(next) === String(USUAL) ? "" : next.join(",") }, { replace: true });
+  };
+  return html`<details class="menu"><summary>Columns</summary>
+    <div class="card">${COLUMNS.slice(1).map(
+      (each) => html`<label key=${each.name}><input type="checkbox" checked=${columns.includes(each.name)} onChange=${(/** @type {any} */ event) => change(each.name, event.target.checked)} /> ${each.title}</label>`,
+    )}</div>
+  </details>`;
+}
+
+/** @param {{column: typeof COLUMNS[0], sort: string, isUp: boolean}} props */
+function Head({ column, sort, isUp }) {
+  const isSorted = column.name === sort;
+  const next = { sort: column.name === "created_at" ? "" : column.name, up: isSorted && !isUp };
+  return html`<th class=${column.isNumber ? "number" : ""} aria-sort=${isSorted ? (isUp ? "ascending" : "descending") : "none"}>
+    <button onClick=${() => go(next, { replace: true })}>${column.title}<span aria-hidden="true">${isSorted ? (isUp ? " ↑" : " ↓") : ""}</span></button>
+  </th>`;
+}
+
+/** @param {{job: Summary | undefined, index: number, shown: typeof COLUMNS, chosen: string[]}} props */
+function Row({ job, index, shown, chosen }) {
+  if (!job) return html`<tr aria-rowindex=${index + 2}><td></td>${shown.map((each) => html`<td key=${each.name}><div class="ghost"></div></td>`)}</tr>`;
+  const isChosen = chosen.includes(job.job);
+  const choose = () => go({ jobs: (isChosen ? chosen.filter((each) => each !== job.job) : [...chosen, job.job]).join(",") }, { replace: true });
+  return html`<tr aria-rowindex=${index + 2}>
+    <td><input type="checkbox" aria-label=${`Compare ${job.job}`} checked=${isChosen} onChange=${choose} /></td>
+    ${shown.map((each) => html`<td key=${each.name} class=${each.isNumber ? "number" : each.name === "job" ? "name" : ""}>${each.show(job)}</td>`)}
+  </tr>`;
+}

@@ -1,0 +1,50 @@
+// Starts the page: the session first, then the view that the address names.
+
+import { render } from "./vendor/preact.js";
+import { enter, isSignedIn, signOut } from "./api.js";
+import { Compare } from "./compare.js";
+import { Door } from "./door.js";
+import { html } from "./html.js";
+import { Job } from "./job.js";
+import { Jobs } from "./jobs.js";
+import { isHeard } from "./live.js";
+import { follow, view } from "./route.js";
+import { Empty } from "./states.js";
+import { isDark, switchTheme } from "./theme.js";
+
+function Top() {
+  const name = view.value.name;
+  const isAway = isHeard.value === false;
+  return html`<a class="skip" href="#main">Skip to the content</a>
+    <header class="top">
+      <a class="brand" href="/" aria-label="Everstep, all jobs"><svg width="24" height="24" viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2.5" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true"><path d="M3 20V15H9V10H15V5H21" /></svg><span>Everstep</span></a>
+      ${isSignedIn.value && html`<nav aria-label="Views">
+        <a href="/" aria-current=${name === "jobs" ? "page" : undefined}>Jobs</a>
+        <a href="/compare" aria-current=${name === "compare" ? "page" : undefined}>Compare</a>
+      </nav>`}
+      <div class="end">
+        <span role="status">${isSignedIn.value && isHeard.value !== null && html`<span class=${isAway ? "link-state away" : "link-state"} title=${isAway ? "The coordinator does not answer. What you see is the last it said; the page goes on by itself." : "What you see follows the coordinator."}>${isAway ? "Reconnecting" : "Live"}</span>`}</span>
+        <button class="plain" onClick=${switchTheme} aria-label=${isDark.value ? "Switch to light" : "Switch to dark"}>${isDark.value ? "Light" : "Dark"}</button>
+        ${isSignedIn.value && html`<button class="plain" onClick=${signOut}>Sign out</button>`}
+      </div>
+    </header>`;
+}
+
+function View() {
+  if (isSignedIn.value === null) return null;
+  if (!isSignedIn.value) return html`<${Door} />`;
+  const { name, job } = view.value;
+  if (name === "job") return html`<${Job} key=${job} job=${job} />`;
+  if (name === "compare") return html`<${Compare} />`;
+  if (name === "jobs") return html`<${Jobs} />`;
+  return html`<${Empty} title="No such page"><p><a href="/">Show all jobs</a></p><//>`;
+}
+
+function Page() {
+  return html`<${Top} /><main id="main" tabindex="-1"><${View} /></main>`;
+}
+
+document.addEventListener("click", follow);
+addEventListener("hashchange", enter); // an address with a code, pasted into this tab
+render(html`<${Page} />`, /** @type {HTMLElement} */ (document.getElementById("page")));
+await enter();

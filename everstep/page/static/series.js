@@ -1,0 +1,192 @@
+// One series of a job: its numbers, and what is drawn of it. Increments of the stream are added to what was fetched, so
+// a plot follows its job without asking again; it asks again when a window has grown too long or has been overtaken.
+
+import { signal } from "./vendor/signals.js";
+import { get, jobPath } from "./api.js";
+
+const MOST_ENTRIES = 3000; // of a window that grows; then fetched anew
+const COLUMNS = 1000;
+const MOST_COLUMNS = 1500; // that the coordinator gives
+const PAUSE_MS = 1000; // between fetches of a window that increments have overtaken
+const LISTS = ["first_steps", "first_times", "firsts", "last_steps", "last_times", "lasts", "least", "most", "counts", "nans", "infs", "negative_infs"];
+
+/** @typedef {import("./curve.js").Window} Window */
+/** @typedef {{series: number, name: string, count: number, first_step: number, last_step: number, last_time: number, last: number | string, least: number | null, most: number | null}} SeriesView */
+/** @typedef {{series: number, name: string, count: number, cut: number | null, steps: number[], times: number[], values: (number | string)[], is_thinned: boolean}} Points */
+
+export class Series {
+  /** @param {string} job @param {SeriesView} view */
+  constructor(job, view) {
+    this.job = job;
+    this.name = view.name;
+    this.number = view.series;
+    this.view = signal(view);
+    /** @type {Window | null} all of it */
+    this.whole = null;
+    /** @type {Window | null} what is zoomed into */
+    this.part = null;
+    this.version = signal(0); // of what is drawn
+    this.problem = signal("");
+    this.isWanted = false; // by a plot: others are only counted
+    this.columns = COLUMNS;
+    /** @type {[number, number] | null} steps asked for */
+    this.zoom = null;
+    /** @type {Points[]} that came while a fetch was under way */
+    this.waiting = [];
+    this.isFetching = false;
+    this.isStale = false;
+    /** @type {any} */
+    this.timer = null;
+  }
+
+  /** Be drawn, in about this many pixels.
+   * @param {number} columns */
+  want(columns) {
+    this.columns = Math.max(50, Math.min(MOST_COLUMNS, Math.round(columns)));
+    this.isWanted = true;
+    if (!this.whole && !this.isFetching) this.fetch();
+  }
+
+  unwant() {
+    this.isWanted = false;
+  }
+
+  /** The coordinator's list was read anew.
+   * @param {SeriesView} view */
+  renew(view) {
+    const isSame = view.count === this.view.value.count && view.last_time === this.view.value.last_time;
+    this.view.value = view;
+    if (!isSame) this.refetch(0);
+  }
+
+  /** Look at these steps only, or at all.
+   * @param {[number, number] | null} steps */
+  look(steps) {
+    if (String(steps) === String(this.zoom)) return;
+    this.zoom = steps;
+    if (!steps) {
+      this.part = null;
+      this.version.value++;
+    } else if (this.isWanted) this.fetchPart();
+  }
+
+  /** What to draw now. */
+  get shown() {
+    return this.part ?? this.whole;
+  }
+
+  /** @param {number} pause_ms */
+  refetch(pause_ms) {
+    if (!this.whole) return;
+    this.isStale = true;
+    this.timer ??= setTimeout(() => {
+      this.timer = null;
+      if (this.isWanted) this.fetch();
+    }, pause_ms);
+  }
+
+  async fetch() {
+    if (this.isFetching) return;
+    this.isFetching = true;
+    this.isStale = false;
+    try {
+      const whole = await this.window({});
+      this.whole = whole;
+      this.problem.value = "";
+    } catch (error) {
+      if (!this.whole) this.problem.value = /** @type {Error} */ (error).message;
+      this.isStale = true;
+    }
+    this.isFetching = false;
+    const waiting = this.waiting;
+    this.waiting = [];
+    for (const points of waiting) this.put(points);
+    this.version.value++;
+    if (this.zoom) this.fetchPart();
+  }
+
+  async fetchPart() {
+    const zoom = this.zoom;
+    if (!zoom) return;
+    const part = await this.window({ start: zoom[0], stop: zoom[1] }).catch(() => null);
+    if (!part || zoom !== this.zoom) return; // looked elsewhere meanwhile
+    this.part = part;
+    this.version.value++;
+  }
+
+  /** @param {Record<string, number>} range @returns {Promise<Window>} */
+  window(range) {
+    return get(`${jobPath(this.job)}/series/${this.number}`, { columns: this.columns, ...range });
+  }
+
+  /** New points from the stream.
+   * @param {Points} points */
+  add(points) {
+    const last = points.steps.length - 1;
+    if (last >= 0) {
+      const finite = /** @type {number[]} */ (points.values.filter((value) => typeof value === "number"));
+      const { least, most } = this.view.value;
+      this.view.value = {
+        ...this.view.value,
+        count: points.count,
+        last: points.values[last],
+        last_step: points.steps[last],
+        last_time: points.times[last],
+        least: finite.length ? Math.min(least ?? Infinity, ...finite) : least,
+        most: finite.length ? Math.max(most ?? -Infinity, ...finite) : most,
+      };
+    }
+    if (this.isFetching) this.waiting.push(points);
+    else if (this.whole) this.put(points);
+  }
+
+  /** @param {Points} points */
+  put(points) {
+    if (!this.whole) return;
+    if (!this.isWanted) {
+      this.whole = this.part = null; // scrolled away: fetched again when it is back
+      return;
+    }
+    const isFit = append(this.whole, points);
+    if (this.part && this.zoom && this.zoom[1] > this.part.stop) append(this.part, points);
+    if (!isFit || points.is_thinned || this.whole.firsts.length > MOST_ENTRIES) this.refetch(PAUSE_MS);
+    this.version.value++;
+  }
+}
+
+/** Add points at the end of a window; false if they do not simply follow.
+ * @param {Window} window changed
+ * @param {{cut: number | null, steps: number[], times: number[], values: (number | string)[]}} points */
+export function append(window, points) {
+  let isFit = true;
+  const lists = /** @type {Record<string, any[]>} */ (/** @type {unknown} */ (window));
+  const drop = (/** @type {number} */ from) => LISTS.forEach((name) => lists[name]?.length && (lists[name].length = from));
+  if (points.cut !== null && points.cut !== undefined) {
+    let end = window.firsts.length;
+    while (end && window.first_steps[end - 1] >= points.cut) end--;
+    if (end && (window.last_steps[end - 1] ?? -1) >= points.cut) isFit = false; // in the middle of a span
+    drop(end);
+  }
+  points.steps.forEach((step, i) => {
+    const at = window.firsts.length;
+    const end = at ? window.last_steps[at - 1] ?? window.first_steps[at - 1] : -1;
+    const [time, value] = [points.times[i], points.values[i]];
+    if (step === end && (window.counts[at - 1] ?? 1) === 1) drop(at - 1);
+    else if (step <= end) return void (isFit = false);
+    else window.num_points++;
+    window.first_steps.push(step);
+    window.first_times.push(time);
+    window.firsts.push(value);
+    if (!window.counts.length) return;
+    window.last_steps.push(step);
+    window.last_times.push(time);
+    window.lasts.push(value);
+    window.least.push(typeof value === "number" ? value : null);
+    window.most.push(typeof value === "number" ? value : null);
+    window.counts.push(1);
+    window.nans.push(Number(value === "nan"));
+    window.infs.push(Number(value === "inf"));
+    window.negative_infs.push(Number(value === "-inf"));
+  });
+  return isFit;
+}

@@ -1,0 +1,96 @@
+// The one stream of a browser: an EventSource for all that its tabs look at. Runs in a SharedWorker, or in the page
+// where there is none. Opens again by itself, from the last increment it saw.
+
+const PAUSES_MS = [250, 500, 1000, 2000]; // between attempts while the coordinator is away
+const SETTLE_MS = 20; // several tabs and views change their topics together
+const EVENTS = ["hello", "reload", "jobs", "job", "band", "points", "logs", "bye"];
+
+/** @typedef {{event: string, data: any}} Told */
+
+export class Stream {
+  constructor() {
+    /** @type {Map<(told: Told) => void, string[]>} */
+    this.readers = new Map();
+    /** @type {EventSource | null} */
+    this.source = null;
+    this.topics = "";
+    this.last = "";
+    this.failures = 0;
+    this.isOpen = false;
+    /** @type {any} */
+    this.timer = null;
+  }
+
+  /** @param {(told: Told) => void} reader @param {string[]} jobs that it looks at */
+  read(reader, jobs) {
+    const isNew = !this.readers.has(reader);
+    this.readers.set(reader, jobs);
+    if (isNew) reader({ event: "state", data: { isOpen: this.isOpen } });
+    this.openSoon(SETTLE_MS);
+  }
+
+  /** @param {(told: Told) => void} reader */
+  forget(reader) {
+    this.readers.delete(reader);
+    if (this.readers.size) return;
+    this.close();
+    this.isOpen = false;
+  }
+
+  /** @param {number} pause_ms */
+  openSoon(pause_ms) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.open(), pause_ms);
+  }
+
+  open() {
+    const topics = [...new Set([...this.readers.values()].flat())].sort().join(",");
+    if (this.source && topics === this.topics) return;
+    if (!this.readers.size) return;
+    this.source?.close();
+    this.topics = topics;
+    const isFirst = !this.last; // nothing to continue from: who fetched something before should do so again
+    const query = new URLSearchParams({ ...(topics && { jobs: topics }), ...(this.last && { after: this.last }) });
+    const source = new EventSource(`/v1/stream?${query}`);
+    this.source = source;
+    for (const event of EVENTS) {
+      source.addEventListener(event, (message) => {
+        if (message.lastEventId) this.last = message.lastEventId;
+        this.failures = 0;
+        if (event === "hello") this.say(true);
+        this.tell({ event: event === "hello" && isFirst ? "began" : event, data: JSON.parse(message.data) });
+      });
+    }
+    source.onerror = () => this.failed(source);
+  }
+
+  /** @param {EventSource} source */
+  async failed(source) {
+    if (source !== this.source) return;
+    const isRefused = source.readyState === 2; // an answer that is no stream; otherwise the connection broke
+    this.close();
+    this.say(false);
+    if (isRefused) {
+      const reply = await fetch("/v1/session").catch(() => null);
+      if (reply?.status === 401) return this.tell({ event: "signed-out", data: {} });
+    }
+    this.openSoon(PAUSES_MS[Math.min(this.failures++, PAUSES_MS.length - 1)]);
+  }
+
+  close() {
+    this.source?.close();
+    this.source = null;
+  }
+
+  /** @param {boolean} isOpen */
+  say(isOpen) {
+    if (this.isOpen === isOpen) return;
+    this.isOpen = isOpen;
+    this.tell({ event: "state", data: { isOpen } });
+  }
+
+  /** @param {Told} told */
+  tell(told) {
+    for (const reader of this.readers.keys()) reader(told);
+  }
+}

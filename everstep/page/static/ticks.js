@@ -1,0 +1,54 @@
+// Round places on an axis, and their words. Pure.
+
+import { clock, number, short } from "./format.js";
+
+const TIMES_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
+
+/** @typedef {import("./curve.js").Axis} Axis */
+
+/** At most about `most` of them.
+ * @param {number} from @param {number} to @param {number} most @param {Axis} [axis] */
+export function ticks(from, to, most, axis) {
+  const span = to - from;
+  if (!(span > 0) || !Number.isFinite(span)) return [];
+  const step = stride(span / Math.max(1, most), axis);
+  const zone = axis === "time" ? new Date(from * 1000).getTimezoneOffset() * 60 : 0; // round in local time
+  const made = [];
+  for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to + step * 1e-9; at += step) made.push(Number(at.toPrecision(12)));
+  return made;
+}
+
+/** @param {number} rough @param {Axis} [axis] */
+function stride(rough, axis) {
+  if (axis === "time" || axis === "elapsed") {
+    const found = TIMES_S.find((each) => each >= rough);
+    if (found && rough > 0.5) return found;
+  }
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return power * ([1, 2, 5, 10].find((each) => each * power >= rough * 0.999) ?? 10);
+}
+
+/** Powers of ten, and 2 and 5 times them while there is room.
+ * @param {number} min @param {number} max */
+export function logTicks(min, max) {
+  if (!(min > 0 && max > min)) return [];
+  const [low, high] = [Math.floor(Math.log10(min)), Math.ceil(Math.log10(max))];
+  const each = Math.max(1, Math.ceil((high - low) / 6));
+  const factors = high - low <= 2 ? [1, 2, 5] : [1];
+  const made = [];
+  for (let power = low; power <= high; power += each) made.push(...factors.map((factor) => Number((factor * 10 ** power).toPrecision(12))));
+  return made.filter((tick) => tick >= min && tick <= max);
+}
+
+/** @param {number} x @param {Axis} axis @param {number} [span] that is seen */
+export function xText(x, axis, span = 0) {
+  if (axis === "time") return span > 4 * 86400 ? clock(x).slice(5, 10) : span > 600 ? clock(x).slice(-8, -3) : clock(x).slice(-8);
+  if (axis === "elapsed") return x < 120 ? `${number(x)} s` : x < 7200 ? `${number(x / 60)} min` : `${number(x / 3600)} h`;
+  return axis === "epoch" ? number(x) : Math.abs(x) >= 1e5 ? short(x) : number(x);
+}
+
+/** @param {number} y @param {number[]} ticks */
+export function yText(y, ticks) {
+  const size = Math.max(...ticks.map(Math.abs));
+  return size >= 1e5 ? short(y) : number(y);
+}

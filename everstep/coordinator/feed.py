@@ -10,6 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from everstep.coordinator.stream import LIST, Stream
@@ -174,7 +175,7 @@ class _NewPoints:
     def __init__(self, series: int, name: str) -> None:
         self._series, self._name, self._count = series, name, 0
         self._cut: int | None = None
-        self._points: dict[int, tuple[float, float]] = {}  # step → time and value
+        self._points: dict[int, tuple[int, float, float]] = {}  # by step: step, time, value
         self._is_thinned = False
 
     def add(self, news: SeriesNews) -> None:
@@ -182,16 +183,20 @@ class _NewPoints:
         if news.cut is not None:
             self._cut = news.cut if self._cut is None else min(self._cut, news.cut)
             self._points = {step: point for step, point in self._points.items() if step < news.cut}
-        self._points.update((step, (time, value)) for step, time, value in news.points)
+        self._take(news.points if len(news.points) <= MOST_POINTS else self._thinned(news.points))
         if len(self._points) > MOST_POINTS:
-            self._thin()
+            points, self._points = list(self._points.values()), {}
+            self._take(self._thinned(points))
 
-    def _thin(self) -> None:
+    def _take(self, points: Iterable[tuple[int, float, float]]) -> None:
+        self._points.update((point[0], point) for point in points)
+
+    def _thinned(self, points: Sequence[tuple[int, float, float]]) -> set[tuple[int, float, float]]:
         """Keep what shows: the first, the last, and the extremes."""
         self._is_thinned = True
-        finite = sorted((value, step) for step, (_, value) in self._points.items() if math.isfinite(value))
-        steps = {min(self._points), max(self._points), *(step for _, step in (*finite[:1], *finite[-1:]))}
-        self._points = {step: self._points[step] for step in steps}
+        finite = [point for point in points if math.isfinite(point[2])]
+        extremes = {min(finite, key=itemgetter(2)), max(finite, key=itemgetter(2))} if finite else set()
+        return {min(points), max(points)} | extremes  # the first and last step
 
     def view(self) -> dict[str, Any]:
         steps = sorted(self._points)
@@ -201,7 +206,7 @@ class _NewPoints:
             "count": self._count,
             "cut": self._cut,
             "steps": steps,
-            "times": [self._points[step][0] for step in steps],
-            "values": [to_value(self._points[step][1]) for step in steps],
+            "times": [self._points[step][1] for step in steps],
+            "values": [to_value(self._points[step][2]) for step in steps],
             "is_thinned": self._is_thinned,
         }

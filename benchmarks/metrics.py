@@ -2,8 +2,8 @@
 
 One coordinator process on loopback with 200 simulated workers: each watches, which is its heartbeat, and leases.
 First without metrics, then while 16 of them report as fast as they are answered: every call has 50 reports of 10
-metrics, durable before the reply; then again while 100 readers follow the live stream of the job. A heartbeat's
-figure is the time of its call. Then a series of a million points,
+metrics, durable before the reply. Then the same while 100 browsers, which are another process, follow the job's live
+stream. A heartbeat's figure is the time of its call. Then a series of a million points,
 which was there before, is fetched for a plot of 1,000 columns, ready as lists. On SQLite, and with --postgresql there
 as well, both with fsync. At the end, the coordinator must have all points that it has acknowledged. Searches of logs:
 see benchmarks/logs.py. Prints a table; the last line is JSON. On a busy machine, look at `starved_share` first.
@@ -35,12 +35,12 @@ from benchmarks.leases import BATCH_SIZE, DATASET, MINIBATCHES, POLICY, postgres
 from benchmarks.leases import Worker as Lessee
 from benchmarks.logs import measure as measure_logs
 from benchmarks.membership import Town, cpu_s, gather_some, running_coordinator
+from benchmarks.stream_readers import following
 from everstep import wire
 from everstep.record.store import MetricStore
 from everstep.record.writing import Incoming
 
 NUM_REPORTERS, REPORTS_PER_CALL, NUM_METRICS = 16, 50, 10
-NUM_READERS = 100  # of the live stream
 THINK_S = 0.4  # between two leases of a worker
 PLOT_JOB, COLUMNS, NUM_PLOTS = "plotted", 1000, 9
 WARM_S = 2.0
@@ -121,18 +121,35 @@ async def measure(url: str, token: str, pid: int, arguments: argparse.Namespace)
     await gather_some([worker.begin for worker in workers])
     quiet_s = await lives(workers, time.monotonic() + arguments.seconds)
     reporters = [Reporter(town, workers[number].name, number) for number in range(NUM_REPORTERS)]
+
+    async def load() -> tuple[list[float], int]:
+        """The times of heartbeats while all report, and the points that were acknowledged after the first moments."""
+        since = time.monotonic() + WARM_S
+        until = since + arguments.seconds
+        beating = asyncio.create_task(lives(workers, until))
+        counts = await asyncio.gather(*(each.report(since, until) for each in reporters))
+        return await beating, sum(counts)
+
     used_s, waited_s = cpu_s(pid), starved_s(pid)
-    loaded_s, points_per_s = await load(workers, reporters, arguments.seconds)
-    starved, num_points = starved_s(pid) - waited_s, sum(each.num_points for each in reporters)
+    loaded_s, num_timed = await load()
+    starved = starved_s(pid) - waited_s
+    num_points = sum(each.num_points for each in reporters)
     found = {
-        "points_per_s": points_per_s,
+        "points_per_s": num_timed / arguments.seconds,
         "heartbeat_p99_s": p99(loaded_s),
         "heartbeat_p50_s": statistics.median(loaded_s),
         "quiet_heartbeat_p99_s": p99(quiet_s),
         "starved_share": starved / (arguments.seconds + WARM_S),  # of the time: for want of a processor, not of us
         "coordinator_cpu_per_point_s": (cpu_s(pid) - used_s) / num_points,  # heartbeats and leases included
     }
-    found |= await load_with_readers(town, workers, reporters, arguments.seconds)
+    with following(url, token, town.job, arguments.readers) as read:
+        reader_s, num_read = await load()
+    found |= {
+        "readers": arguments.readers,
+        "reader_heartbeat_p99_s": p99(reader_s),
+        "reader_points_per_s": num_read / arguments.seconds,
+        **read,
+    }
     await check(town, sum(each.num_points for each in reporters))
     plotted = Town(url, token, PLOT_JOB)
     await plotted.ask("PUT", "", wire.JobSpec(policy=policy))
@@ -141,54 +158,6 @@ async def measure(url: str, token: str, pid: int, arguments: argparse.Namespace)
     found["plot_1e6_s"] = statistics.median([await plot(plotted, arguments.points) for _ in range(NUM_PLOTS)])
     await going
     return found
-
-
-async def load(workers: list[Worker], reporters: list[Reporter], seconds: float) -> tuple[list[float], float]:
-    """The times of heartbeats, and points per second, while reporters send as fast as they are answered."""
-    since = time.monotonic() + WARM_S
-    going = asyncio.create_task(lives(workers, since + seconds))
-    counts = await asyncio.gather(*(each.report(since, since + seconds) for each in reporters))
-    return await going, sum(counts) / seconds
-
-
-class StreamReader(asyncio.Protocol):
-    """Follows the live stream of the job, as an open page does. Only counts: this process times heartbeats, too."""
-
-    def __init__(self, request: bytes) -> None:
-        self._request, self.num_bytes, self.is_lost = request, 0, False
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        self.num_bytes += len(data)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.is_lost = True
-
-
-async def load_with_readers(
-    town: Town, workers: list[Worker], reporters: list[Reporter], seconds: float
-) -> dict[str, float]:
-    request = town.head("GET", f"/stream?jobs={town.job}", job="") + b"\r\n"
-    loop = asyncio.get_running_loop()
-    readers = [
-        (await loop.create_connection(lambda: StreamReader(request), *town.address))[1] for _ in range(NUM_READERS)
-    ]
-    loaded_s, points_per_s = await load(workers, reporters, seconds)
-    num_cut = sum(each.is_lost for each in readers)
-    read_mb = sum(each.num_bytes for each in readers) / 1e6
-    for each in readers:
-        each.transport.close()
-    if num_cut or not all(each.num_bytes > 1000 for each in readers):
-        raise RuntimeError(f"{num_cut} of {NUM_READERS} readers were cut; {read_mb:.1f} MB were read in all")
-    return {
-        "readers": NUM_READERS,
-        "reader_heartbeat_p99_s": p99(loaded_s),
-        "reader_points_per_s": points_per_s,
-        "reader_mb_per_s": read_mb / (seconds + WARM_S),
-    }
 
 
 async def check(town: Town, acknowledged: int) -> None:
@@ -231,12 +200,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=10.0, help="how long calls are counted, each time")
+    parser.add_argument("--readers", type=int, default=100, help="browsers that follow the job")
     parser.add_argument("--points", type=int, default=10**6, help="of the series that is plotted")
     parser.add_argument("--directory", help="where the store is, for a disk of your choice")
     parser.add_argument("--log-mb", type=int, default=1000, help="size of the large log; 0: search no log")
     parser.add_argument("--postgresql", action="store_true", help="measure there as well")
     arguments = parser.parse_args()
-    found = run(None, arguments)
+    found: dict[str, float | None] = {**run(None, arguments)}
     if arguments.postgresql:
         with postgres() as url:
             if url:
@@ -244,8 +214,8 @@ def main() -> None:
     if arguments.log_mb:
         found |= measure_logs(arguments.log_mb)
     for key, value in found.items():
-        print(f"{key:32s} {value:12.5f}")
-    print(json.dumps({key: round(value, 6) for key, value in found.items()}))
+        print(f"{key:32s} {'not measured' if value is None else f'{value:12.5f}'}")
+    print(json.dumps({key: None if value is None else round(value, 6) for key, value in found.items()}))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ CORE_S = 15.0
 SETTLE_S = 20.0
 LIVE_JOB = "live"
 
+
 class Live:
     """A job that reports like a training would: each series gets a point per period."""
 
@@ -95,14 +96,16 @@ def create_jobs(url: str, token: str, num_jobs: int) -> None:
 
 def until(page: Any, condition: str, begin: str = "") -> float:
     """Seconds from `begin`, or from the start of the navigation, to the frame after the condition holds."""
-    return float(page.evaluate(f"""() => new Promise((done) => {{
+    return float(
+        page.evaluate(f"""() => new Promise((done) => {{
       const start = {"performance.now()" if begin else "0"};
       {begin};
       const look = () => ({condition})
         ? requestAnimationFrame(() => done((performance.now() - start) / 1000))
         : requestAnimationFrame(look);
       look();
-    }})"""))
+    }})""")
+    )
 
 
 def median(measure: Callable[[int], float], name: str) -> float:
@@ -168,7 +171,9 @@ def measure(browser: Any, url: str, files: CoordinatorFiles, arguments: argparse
     state = context.storage_state()
 
     with empty_page() as empty:
-        found["empty_paint_s"] = median(lambda _: in_new_window(browser, None, empty, "document.querySelector('main')")[0], "empty page")
+        found["empty_paint_s"] = median(
+            lambda _: in_new_window(browser, None, empty, "document.querySelector('main')")[0], "empty page"
+        )
         page.goto(empty)
         idle = cores(CORE_S / 3)
     rows = "document.querySelector('tbody a')"

@@ -28,18 +28,21 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
-from benchmarks.metrics import PLOT_JOB, fill
 from everstep import wire
 from everstep.client.calls import Coordinator
 from everstep.env import read_token
 from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
+from everstep.record.store import MetricStore
+from everstep.record.writing import Incoming
 from lab.page_window import chromium, new_code
 
 NUM_TIMES = 9
 NUM_CURVES, FASTER = 100, 10
 CORE_S = 15.0
 SETTLE_S = 20.0
-LIVE_JOB = "live"
+LIVE_JOB, PLOT_JOB = "live", "plotted"
+AT_ONCE = 10_000
+DEADLINE_MS = 20_000  # for one measurement
 
 class Live:
     """A job that reports like a training would: each series gets a point per period."""
@@ -87,6 +90,16 @@ def empty_page() -> Iterator[str]:
         server.shutdown()
 
 
+def fill(store: str, num_points: int) -> None:
+    """A long series that is there before the coordinator."""
+    record = MetricStore(store, epoch=0)
+    for start in range(0, num_points, AT_ONCE):
+        steps = range(start, min(num_points, start + AT_ONCE))
+        reports = [wire.MetricReport(step=step, time=float(step), values={"x": math.sin(step)}) for step in steps]
+        record.keep([Incoming(PLOT_JOB, -1, reports)])
+    record.close()
+
+
 def create_jobs(url: str, token: str, num_jobs: int) -> None:
     for number in range(num_jobs):
         with Coordinator(url, token, f"job-{number}") as coordinator:
@@ -100,7 +113,7 @@ def until(page: Any, condition: str, begin: str = "") -> float:
       {begin};
       const look = () => ({condition})
         ? requestAnimationFrame(() => done((performance.now() - start) / 1000))
-        : requestAnimationFrame(look);
+        : performance.now() - start > {DEADLINE_MS} ? done(NaN) : requestAnimationFrame(look);
       look();
     }})"""))
 
@@ -182,7 +195,11 @@ def measure(browser: Any, url: str, files: CoordinatorFiles, arguments: argparse
     until(page, rows)
     sorted_by = "[...document.querySelectorAll('th button')].find((each) => each.textContent.startsWith('Job'))"
 
+    page.evaluate(f"{sorted_by}.click()")
+    page.wait_for_timeout(2000)
+
     def sort(number: int) -> float:
+        """To the other direction: another job is first."""
         first = page.locator("tbody a").first.inner_text()
         return until(page, f"{rows}.textContent !== {json.dumps(first)}", f"{sorted_by}.click()")
 

@@ -15,11 +15,12 @@ import time
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from everstep.addresses import listen
 from everstep.engine import shared_memory
 from everstep.engine.group import Group
+from everstep.engine.tcp_store import serve_store
 from everstep.engine.world import World
 
 PATIENCE_S = 300.0
@@ -44,7 +45,7 @@ def measure(size: int, num_nodes: int, generation: int) -> tuple[float, float]:
     keeper = os.fork()
     if keeper == 0:
         os.close(theirs)  # only the members write to it, so the pipe ends when all of them have ended
-        server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
+        server = serve_store(listen("127.0.0.1"), PATIENCE_S)
         os.write(port_out, f"{server.port}\n".encode())
         time.sleep(2 * PATIENCE_S)
         os._exit(0)

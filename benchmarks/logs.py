@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import insert
 
@@ -31,6 +32,14 @@ from everstep.record.log_trigrams import build_filter
 
 RARE = "CUDA out of memory"
 NUM_KINDS = 16  # of chunks; the others are copies: to make a gigabyte of lines takes much longer than to search it
+
+
+SEARCHES: dict[str, tuple[str, dict[str, Any], bool]] = {  # in which log, what, and whether only for the first lines
+    "log_search_10mb_s": ("small", {"text": "loss=0.12345"}, False),
+    "log_regex_10mb_s": ("small", {"regex": r"loss=0\.1234\d* |s=9{5}$"}, False),
+    "log_search_1gb_first_s": ("large", {"text": RARE}, True),
+    "log_levels_1gb_first_s": ("large", {"level": 40}, True),
+}
 
 
 def chunk(kind: int, *, rare: bool = False) -> Chunk:
@@ -79,15 +88,12 @@ def search(coordinator: Coordinator, *, only_first: bool = False, **wanted: obje
             return time.perf_counter() - began, found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mb", type=int, default=1000, help="size of the large log")
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
+def measure(num_mb: int, rounds: int = 9) -> dict[str, float]:
+    """Medians, in seconds. `num_mb`: of the large log."""
     with tempfile.TemporaryDirectory(prefix="everstep-logs-") as folder:
         files = CoordinatorFiles(directory=Path(folder))
         store = LogStore(files.store_url, epoch=0)
-        sizes = {"small": fill(store, "small", 10), "large": fill(store, "large", options.mb)}
+        sizes = {"small": fill(store, "small", 10), "large": fill(store, "large", num_mb)}
         store.close()
         child, url = start_coordinator(files)
         with child:
@@ -95,15 +101,9 @@ def main() -> None:
             jobs = {job: Coordinator(url, token, job) for job in sizes}
             for each in jobs.values():
                 each.create_job(wire.JobSpec())
-            wanted = {
-                "log_search_10mb_s": ("small", {"text": "loss=0.12345"}, False),
-                "log_regex_10mb_s": ("small", {"regex": r"loss=0\.1234\d* |s=9{5}$"}, False),
-                "log_search_1gb_first_s": ("large", {"text": RARE}, True),
-                "log_levels_1gb_first_s": ("large", {"level": 40}, True),
-            }
-            times: dict[str, list[float]] = {name: [] for name in wanted}
-            for _ in range(options.rounds):
-                for name, (job, what, only_first) in wanted.items():
+            times: dict[str, list[float]] = {name: [] for name in SEARCHES}
+            for _ in range(rounds):
+                for name, (job, what, only_first) in SEARCHES.items():
                     seconds, found = search(jobs[job], only_first=only_first, **what)
                     times[name].append(seconds)
                     assert found or not only_first, name
@@ -111,8 +111,15 @@ def main() -> None:
                 each.close()
     for name, taken in times.items():
         print(f"{name:24} median {statistics.median(taken):.3f} s, {min(taken):.3f} to {max(taken):.3f}")
-    medians = {name: round(statistics.median(taken), 3) for name, taken in times.items()}
-    print(json.dumps({**medians, "large_mb": round(sizes["large"] / 1e6)}))
+    return {name: statistics.median(taken) for name, taken in times.items()} | {"large_mb": sizes["large"] / 1e6}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mb", type=int, default=1000, help="size of the large log")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    print(json.dumps({name: round(value, 3) for name, value in measure(options.mb, options.rounds).items()}))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@ One coordinator process on loopback with 200 simulated workers: each watches, wh
 First without metrics, then while 16 of them report as fast as they are answered: every call has 50 reports of 10
 metrics, durable before the reply. A heartbeat's figure is the time of its call. Then a series of a million points,
 which was there before, is fetched for a plot of 1,000 columns, ready as lists. On SQLite, and with --postgresql there
-as well, both with fsync. At the end, the coordinator must have all points that it has acknowledged. Prints a table; the
-last line is JSON.
+as well, both with fsync. At the end, the coordinator must have all points that it has acknowledged. Searches of logs:
+see benchmarks/logs.py. Prints a table; the last line is JSON. On a busy machine, look at `starved_share` first.
+
+Goals: `points_per_s` 10,000; `heartbeat_p99_s` and `reader_heartbeat_p99_s` 0.1; `plot_1e6_s` 0.15;
+`log_search_10mb_s` 0.15; `log_search_1gb_first_s` 0.5.
 
     python benchmarks/metrics.py --workers 200 --seconds 10"""
 
@@ -29,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.leases import BATCH_SIZE, DATASET, MINIBATCHES, POLICY, postgres
 from benchmarks.leases import Worker as Lessee
-from benchmarks.membership import Town, cpu_s, gather_some, start_coordinator
+from benchmarks.logs import measure as measure_logs
+from benchmarks.membership import Town, cpu_s, gather_some, running_coordinator
 from everstep import wire
-from everstep.env import read_token
 from everstep.record.store import MetricStore
 from everstep.record.writing import Incoming
 
@@ -97,6 +100,15 @@ async def lives(workers: list[Worker], until: float) -> list[float]:
     return late_s
 
 
+def starved_s(pid: int) -> float:
+    """How long the main thread of a process could have run, but other processes had the processor."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+def p99(times: list[float]) -> float:
+    return statistics.quantiles(times, n=100)[98]
+
+
 async def measure(url: str, token: str, pid: int, arguments: argparse.Namespace) -> dict[str, float]:
     town = Town(url, token)
     policy = wire.Policy(start_workers=arguments.workers + 1, **POLICY)  # type: ignore[arg-type]
@@ -108,16 +120,18 @@ async def measure(url: str, token: str, pid: int, arguments: argparse.Namespace)
     quiet_s = await lives(workers, time.monotonic() + arguments.seconds)
     reporters = [Reporter(town, workers[number].name, number) for number in range(NUM_REPORTERS)]
     since = time.monotonic() + WARM_S
-    until, used_s = since + arguments.seconds, cpu_s(pid)
+    until, used_s, waited_s = since + arguments.seconds, cpu_s(pid), starved_s(pid)
     loaded = asyncio.create_task(lives(workers, until))
     counts = await asyncio.gather(*(each.report(since, until) for each in reporters))
     loaded_s = await loaded
+    starved = starved_s(pid) - waited_s
     num_points = sum(each.num_points for each in reporters)
     found = {
         "points_per_s": sum(counts) / arguments.seconds,
-        "heartbeat_p99_s": statistics.quantiles(loaded_s, n=100)[98],
+        "heartbeat_p99_s": p99(loaded_s),
         "heartbeat_p50_s": statistics.median(loaded_s),
-        "quiet_heartbeat_p99_s": statistics.quantiles(quiet_s, n=100)[98],
+        "quiet_heartbeat_p99_s": p99(quiet_s),
+        "starved_share": starved / (arguments.seconds + WARM_S),  # of the time: for want of a processor, not of us
         "coordinator_cpu_per_point_s": (cpu_s(pid) - used_s) / num_points,  # heartbeats and leases included
     }
     await check(town, num_points)
@@ -128,6 +142,11 @@ async def measure(url: str, token: str, pid: int, arguments: argparse.Namespace)
     found["plot_1e6_s"] = statistics.median([await plot(plotted, arguments.points) for _ in range(NUM_PLOTS)])
     await going
     return found
+
+
+def measure_readers() -> dict[str, float | None]:
+    """Heartbeats while 100 readers follow the live stream of the job: not measured yet."""
+    return {"readers": None, "reader_heartbeat_p99_s": None}
 
 
 async def check(town: Town, acknowledged: int) -> None:
@@ -160,14 +179,10 @@ def fill(store: str, num_points: int) -> None:
 
 def run(store: str | None, arguments: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="everstep-bench-", dir=arguments.directory) as name:
-        folder = Path(name)
-        fill(store or str(folder / "store.db"), arguments.points)
-        process, url = start_coordinator(folder, store)
-        try:
-            return uvloop.run(measure(url, read_token(folder / "token"), process.pid, arguments))
-        finally:
-            process.terminate()
-            process.wait()
+        store = store or str(Path(name) / "store.db")
+        fill(store, arguments.points)
+        with running_coordinator(store) as coordinator:
+            return uvloop.run(measure(coordinator.url, coordinator.token, coordinator.pid, arguments))
 
 
 def main() -> None:
@@ -176,19 +191,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="how long calls are counted, each time")
     parser.add_argument("--points", type=int, default=10**6, help="of the series that is plotted")
     parser.add_argument("--directory", help="where the store is, for a disk of your choice")
+    parser.add_argument("--log-mb", type=int, default=1000, help="size of the large log; 0: search no log")
     parser.add_argument("--postgresql", action="store_true", help="measure there as well")
     arguments = parser.parse_args()
-    found = run(None, arguments)
-    for key, value in found.items():
-        print(f"{key:32s} {value:12.5f}")
+    found: dict[str, float | None] = {**run(None, arguments), **measure_readers()}
     if arguments.postgresql:
         with postgres() as url:
             if url:
-                more = {f"postgresql_{key}": value for key, value in run(url, arguments).items()}
-                for key, value in more.items():
-                    print(f"{key:32s} {value:12.5f}")
-                found |= more
-    print(json.dumps({key: round(value, 6) for key, value in found.items()}))
+                found |= {f"postgresql_{key}": value for key, value in run(url, arguments).items()}
+    if arguments.log_mb:
+        found |= measure_logs(arguments.log_mb)
+    for key, value in found.items():
+        print(f"{key:32s} {'not measured' if value is None else f'{value:12.5f}'}")
+    print(json.dumps({key: None if value is None else round(value, 6) for key, value in found.items()}))
 
 
 if __name__ == "__main__":

@@ -56,6 +56,12 @@ CA = _variable(
 )
 JOB = _variable("JOB", "`job`", "ID of the job. Passed to workers; `join` and `status` read it too")
 WORKER = _variable("WORKER", _BY_AGENT, "ID of this worker")
+REPORT_AS = _variable(
+    "REPORT_AS",
+    "set by torchrun's plug-in",
+    "For `everstep.report` in workers that torchrun starts with `--rdzv-backend=everstep`: the coordinator's URL, the "
+    "job, the worker, and the token file, separated by spaces",
+)
 ADDRESS = _variable(
     "ADDRESS",
     "the address that leads to the coordinator",
@@ -65,6 +71,12 @@ EVENTS = _variable(
     "EVENTS",
     "`JOB/events.jsonl` in the log folder",
     "File to append events to. Without it and without an agent, no events are written",
+)
+TENSORBOARD = _variable(
+    "TENSORBOARD",
+    "the working folder",
+    "Folder in which the agent looks for TensorBoard files of its workers, to keep their scalars as "
+    "[metrics](metrics.md); `off`: nowhere",
 )
 CHECK_EVENTS = _variable("CHECK_EVENTS", "none", "`1`: emitting an undeclared event fails (for tests)")
 MAX_WORKERS = _variable(

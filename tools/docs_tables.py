@@ -69,9 +69,17 @@ def job_keys(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, str,
     for name, field in model.model_fields.items():
         blocks = list(blocks_in(field.annotation))
         meaning = field.description or ("Options, as below." if blocks else "")
-        yield path + name, _shown(field.get_default(call_default_factory=True)), meaning
+        default = _shown(field.get_default(call_default_factory=True))
+        yield path + name, _POLICY_DEFAULTS.get(path + name, default), meaning
         for block in blocks:
             yield from job_keys(block, f"{path}{name}.")
+
+
+# A key that is missing in the file stays unset there: its default is the policy's.
+_POLICY_DEFAULTS = {
+    f"{settings_of(Policy)[each.name].section}.{each.name}": "none" if each.default is None else f"`{each.default}`"
+    for each in fields(Policy)
+}
 
 
 def _shown(default: object) -> str:

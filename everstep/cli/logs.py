@@ -13,6 +13,7 @@ import click
 
 from everstep import env
 from everstep.cli.options import command, say
+from everstep.cli.printable import printable
 from everstep.cli.submitted import leave, print_platform_lines
 from everstep.client.calls import Coordinator
 from everstep.coordinator.finished_record import open_record
@@ -130,7 +131,7 @@ def parse_time(text: str, now: float) -> float:
 
 def _shown(line: LoggedLine, *, is_one: bool) -> str:
     who = "everstep:" if "/" in line.worker else f"[{line.worker}]"
-    return f"{who} {line.text}" if is_one else f"{line.node} | {who} {line.text}"
+    return printable(f"{who} {line.text}" if is_one else f"{line.node} | {who} {line.text}")
 
 
 def _nothing(options: LogsOptions) -> str:
@@ -154,7 +155,7 @@ def _print_platform(record: JobRecord, options: LogsOptions, wanted: Wanted) -> 
     is_silent = True
     for text in submitted.worker_lines(record, rank=options.rank, worker=options.worker, follow=options.follow):
         is_silent = False
-        click.echo(text)
+        click.echo(printable(text))
     if is_silent:
         say(_nothing(options))
     return leave(0)

@@ -13,8 +13,10 @@ from typing import Protocol
 from rich.console import Console
 
 from everstep.cli.options import command
+from everstep.cli.printable import printable
 from everstep.cli.tables import print_json, table
 from everstep.client.calls import Coordinator
+from everstep.client.series import SeriesPages, all_series
 from everstep.coordinator.finished_record import open_record
 from everstep.errors import Refused, TemporaryError, UsageError
 from everstep.jobs import submitted
@@ -24,16 +26,12 @@ from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
 from everstep.record.about import METRICS
 from everstep.settings import setting
-from everstep.wire import SeriesList, SeriesView, SeriesWindow
+from everstep.wire import SeriesView, SeriesWindow
 from everstep.wire.bounds import MAX_INT
 from everstep.wire.metrics import MOST_COLUMNS
 
 
-class SeriesSource(Protocol):
-    """A coordinator, or the record that one has left behind."""
-
-    def series(self, after: int = 0) -> SeriesList: ...
-
+class SeriesSource(SeriesPages, Protocol):
     def series_window(
         self, series: int, *, start: int = 0, stop: int = MAX_INT, columns: int = 1000, is_full: bool = False
     ) -> SeriesWindow: ...
@@ -82,13 +80,6 @@ def metrics(options: MetricsOptions) -> None:
             _print_series(list(all_series(record)), options)
         else:
             _print_points(record, find_series(record, options.name), options)
-
-
-def all_series(record: SeriesSource) -> Iterator[SeriesView]:
-    after = 0
-    while found := record.series(after=after).series:
-        yield from found
-        after = found[-1].series
 
 
 def find_series(record: SeriesSource, name: str) -> SeriesView:
@@ -150,7 +141,14 @@ def _print_series(found: list[SeriesView], options: MetricsOptions) -> None:
         print_json([asdict(each) for each in found])
         return
     rows = [
-        (each.name, f"{float(each.last):.6g}", _number(each.least), _number(each.most), each.count, each.last_step)
+        (
+            printable(each.name),
+            f"{float(each.last):.6g}",
+            _number(each.least),
+            _number(each.most),
+            each.count,
+            each.last_step,
+        )
         for each in sorted(found, key=lambda each: each.name)
     ]
     columns = ("name", "last", "min", "max", "points", "step")

@@ -10,6 +10,7 @@ from pathlib import Path
 from everstep import env
 from everstep.cli.options import command, say
 from everstep.coordinator.edge.server import serve as serve_coordinator
+from everstep.coordinator.retention import DAYS
 from everstep.launcher.local_coordinator import write_token
 from everstep.page.address import show_page
 from everstep.settings import setting
@@ -44,6 +45,9 @@ class ServeOptions:
         "Print an address that opens the page, also if the output is not a terminal; on a desktop, open it",
     )
     code: Path | None = setting(None, "Folder with jobs' code (code-SHA256.tar.gz) that nodes may fetch", metavar="DIR")
+    keep_days: float = setting(
+        DAYS, "Remove jobs from the store this many days after they have ended", metavar="DAYS", above=0
+    )
 
 
 @command(ServeOptions)
@@ -60,6 +64,7 @@ def serve(options: ServeOptions) -> None:
         tls_key=options.tls_key,
         code=options.code,
         show_page=partial(show_page, say, is_opened=options.page) if options.page or sys.stderr.isatty() else None,
+        keep_days=options.keep_days,
     )
 
 

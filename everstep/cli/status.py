@@ -13,8 +13,10 @@ from rich.table import Table
 
 from everstep import env
 from everstep.cli.options import command
+from everstep.cli.printable import printable
 from everstep.cli.tables import print_json, table
 from everstep.client.calls import Coordinator
+from everstep.client.series import all_series
 from everstep.errors import CoordinatorUnreachable, Refused, UsageError
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
@@ -93,7 +95,7 @@ def outcome(record: RunRecord, directory: Path) -> str:
 
 def _ask(url: str, job: str, token_file: Path | None) -> tuple[JobView, Sequence[SeriesView]]:
     with closing(Coordinator(url, find_token(token_file), job)) as coordinator:
-        return coordinator.view(), coordinator.series().series
+        return coordinator.view(), list(all_series(coordinator, is_own=True))
 
 
 def _print(view: JobView, series: Sequence[SeriesView], *, is_json: bool) -> None:
@@ -107,7 +109,7 @@ def print_training(view: JobView, series: Sequence[SeriesView]) -> None:
     console = Console()
     console.print(render(view))
     if line := newest_line(series):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def as_json(view: JobView, series: Sequence[SeriesView]) -> dict[str, Any]:

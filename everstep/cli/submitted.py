@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from everstep.cli.options import command, say
+from everstep.cli.printable import printable
 from everstep.cli.status import print_training
 from everstep.cli.tables import print_json, table
 from everstep.errors import EverstepError, UsageError
@@ -75,7 +76,7 @@ def watch_to_end(record: JobRecord) -> int:
 
 def print_platform_lines(record: JobRecord, *, follows: bool) -> None:
     for line in submitted.logs(record, follow=follows):
-        click.echo(f"{line.node} | {line.text}")
+        click.echo(printable(f"{line.node} | {line.text}"))
 
 
 @command(JobListOptions, name="list")

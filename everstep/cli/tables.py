@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 from rich.table import Table
+from rich.text import Text
+
+from everstep.cli.printable import printable
 
 _NUMBERS = ("step", "generation", "size", "workers", "rank", "pid")  # columns that are aligned to the right
 
@@ -21,12 +24,17 @@ def table(
     folds: bool = False,
 ) -> Table:
     """`folds`: long cells are continued in the next line."""
-    made = Table(title=title, caption=caption, title_justify="left")
+    made = Table(title=title and _plain(title), caption=caption and _plain(caption), title_justify="left")
     for name in columns:
         made.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold" if folds else "ellipsis")
     for row in rows:
-        made.add_row(*map(str, row))
+        made.add_row(*(_plain(str(cell)) for cell in row))
     return made
+
+
+def _plain(text: str) -> Text:
+    """Names and reasons come from scripts: brackets in them are no markup."""
+    return Text("\n".join(map(printable, text.split("\n"))))
 
 
 def print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What goes on in all jobs, gathered and told a few times per second: increments only, and only what someone follows.
+"""News of all jobs, gathered and sent a few times per second: increments only, and only what someone follows.
 
 Those who change something note it here, which costs next to nothing. A tick makes one message per kind and topic of
 what was noted, so readers get at most four per second, however much happens."""
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.25
 TICKS_PER_LIST = 4  # the list of jobs need not be as quick
-MOST_WORKERS = 200  # that are told one by one
+MOST_WORKERS = 200  # that are sent one by one
 MOST_POINTS = 50  # of a series in a message: more are thinned
 MOST_SERIES = 2000  # in a message: more are loaded again
 
@@ -30,7 +30,7 @@ class JobFeed:
     def __init__(
         self, stream: Stream, find: Callable[[str], CoordinatedJob | None], all_jobs: Callable[[], Iterable[JobSummary]]
     ) -> None:
-        """`find`: a job at hand. `all_jobs`: summaries of all jobs at hand."""
+        """`find`: a job in memory. `all_jobs`: summaries of all jobs in memory."""
         self.stream, self._find, self._all_jobs = stream, find, all_jobs
         self._marks: dict[str, list[Mark]] = {}
         self._points: dict[str, dict[int, _NewPoints]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sqlalchemy import Engine, inspect, select
+from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from everstep import wire
@@ -80,10 +80,10 @@ class FinishedRecord:
             raise Refused(f"job {self.job} has no generation {number}", status=UNKNOWN, code="generation-unknown")
         return generation_view(found)
 
-    def series(self, after: int = 0, limit: int = MOST_SERIES) -> wire.SeriesList:
+    def series(self, after: int = 0, limit: int = MOST_SERIES, *, is_own: bool = False) -> wire.SeriesList:
         if not self._has_metrics():
             return wire.SeriesList(series=[], num_series=0)
-        return series_list(*self._metric_store().series(self.job, after, limit))
+        return series_list(*self._metric_store().series(self.job, after, limit, is_own=is_own))
 
     def series_window(
         self, series: int, *, start: int = 0, stop: int = MAX_INT, columns: int = 1000, is_full: bool = False
@@ -161,9 +161,7 @@ def _only_job(folder: Path) -> str:
     try:
         engine = open_readonly(path)
         with engine.connect() as connection:
-            jobs = (
-                list(connection.scalars(select(JOBS.c.job).limit(3))) if inspect(connection).has_table("jobs") else []
-            )
+            jobs = list(connection.scalars(select(JOBS.c.job).limit(3)))
         engine.dispose()
     except SQLAlchemyError as error:
         raise StoreError(f"{path} cannot be read: {words(error)}", code="record-not-read") from None

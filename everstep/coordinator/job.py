@@ -83,6 +83,7 @@ class CoordinatedJob:
         self.reason = roster.generation.reason
         self._store = store
         self._num_changes = self._num_kept = 0
+        self._is_closed = False
         self._until_kept: list[tuple[int, asyncio.Future[None]]] = []
         self._has_changed = asyncio.Event()
         self._look_at: float | None = 0.0
@@ -101,9 +102,17 @@ class CoordinatedJob:
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(die_if_failed)
 
+    @property
+    def is_done(self) -> bool:
+        """Over, all of it kept, and no node left that has to learn of it."""
+        is_any_present = any(node.is_present for node in self.roster.nodes.values())
+        return self.kept.is_over and self.kept is self.roster and not self._until_kept and not is_any_present
+
     async def close(self) -> None:
+        self._is_closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        self._refuse_waiting("the job has left the coordinator's memory; ask again", code="job-closed")
         await self.shards.close()
         self.signs.close()
         self.let_go()
@@ -330,6 +339,8 @@ class CoordinatedJob:
     async def _keep(self, roster: Roster) -> None:
         """Change, and return when the change is in the store. Also waits for earlier changes, which it may repeat."""
         self._change(roster)
+        if self._is_closed:
+            raise StoreError("the job has left the coordinator's memory; ask again", code="job-closed")
         if self._num_kept < self._num_changes:
             kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._until_kept.append((self._num_changes, kept))
@@ -388,11 +399,14 @@ class CoordinatedJob:
                 return await self._store.in_thread(lambda: self._store.save(self.kept, roster, marks))
             except StoreError as error:
                 log.error("%s: %s", self.roster.job, error)
-                for _, future in self._until_kept:
-                    if not future.done():
-                        future.set_exception(StoreError(error.message, code="store-failed"))
-                self._until_kept.clear()
+                self._refuse_waiting(error.message, code="store-failed")
                 await asyncio.sleep(STORE_PAUSE_S)
+
+    def _refuse_waiting(self, problem: str, *, code: str) -> None:
+        for _, future in self._until_kept:
+            if not future.done():
+                future.set_exception(StoreError(problem, code=code))
+        self._until_kept.clear()
 
     def _tell_all(self, roster: Roster, num_changes: int) -> None:
         before, self.kept, self._num_kept = self.kept, roster, num_changes

@@ -23,7 +23,7 @@ class JobBand:
         self._told: dict[str, int] = {}  # worker → the step with which it came or wants to go
 
     def hear(self, worker: str, step: int) -> None:
-        """A worker stands ready, or wants to leave, with so many steps committed."""
+        """A worker stands ready, or wants to leave, with this many steps committed."""
         self._told[worker] = step
 
     def begin(self) -> list[Mark]:
@@ -61,5 +61,5 @@ class JobBand:
         return self._summary
 
     def _told_in(self, roster: Roster) -> int:
-        """A member that has committed no step since has told none."""
+        """A member that has committed no step since then has reported none."""
         return max((self._told.get(name, 0) for name in roster.generation.ranks), default=0)

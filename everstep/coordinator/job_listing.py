@@ -1,7 +1,7 @@
 """All jobs as a list that can be sorted, searched and read in parts, and what is known about one of them.
 
-Rows of jobs that are not at hand are read from the store once; a job is at hand from its first call on, and tells its
-own row. So a page of the list costs no query, however many people look."""
+Rows of jobs that are not in memory are read from the store once; a job is in memory from its first call on, and makes
+its own row. So a page of the list costs no query, however many people look."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.metrics import Metrics
 from everstep.coordinator.store.store import Store
 from everstep.errors import Refused
-from everstep.wire.metrics import MOST_SERIES
+from everstep.wire.metrics import MOST_SERIES, SYSTEM
 
 MOST_CHECKPOINTS = 100
 CHECKPOINT = "checkpoint"  # a kind of report
-SYSTEM = "system/"  # series of nodes and workers: they compare nothing
 
 _SORTED_BY = {each.name for each in fields(wire.JobSummary)}
 
 
 class JobListing:
     def __init__(self, store: Store, jobs: Mapping[str, CoordinatedJob], metrics: Metrics) -> None:
-        """`jobs`: those at hand, which change."""
+        """`jobs`: those in memory, which change."""
         self._store, self._jobs, self._metrics = store, jobs, metrics
         self._others: dict[str, wire.JobSummary] | None = None  # as they were kept; None: not read yet
         self._reading = asyncio.Lock()
@@ -44,7 +43,7 @@ class JobListing:
         return wire.JobList(jobs=found[start : start + limit], num_found=len(found), num_jobs=len(rows))
 
     def keep(self, summary: wire.JobSummary) -> None:
-        """Of a job that is no longer at hand, but still in the store."""
+        """Of a job that is no longer in memory, but still in the store."""
         if self._others is not None:
             self._others[summary.job] = summary
 
@@ -62,8 +61,8 @@ class JobListing:
         )
 
     async def compared(self, job: CoordinatedJob) -> wire.ComparedJob:
-        found = await self._metrics.series(job.kept.job, 0, MOST_SERIES)
-        values, roster = compared_values(found.series), job.kept
+        found = await self._metrics.own_series(job.kept.job, MOST_SERIES)
+        values, roster = compared_values(found), job.kept
         return wire.ComparedJob(
             summary=job.summary(), policy=asdict(roster.policy), config=dict(roster.config), values=values
         )
@@ -101,7 +100,7 @@ def compared_values(series: Iterable[wire.SeriesView]) -> list[wire.ComparedValu
             count=each.count,
         )
         for each in series
-        if not each.name.startswith(SYSTEM)
+        if not each.name.startswith(SYSTEM)  # nodes and workers compare nothing
     ]
 
 
@@ -112,5 +111,5 @@ def _matches(summary: wire.JobSummary, text: str, states: Sequence[str]) -> bool
 
 
 def _key(value: str | float | None) -> str | float:
-    """None is the end of a job that goes on: later than all others."""
+    """None is the end of a job that is not over: later than all others."""
     return float("inf") if value is None else value

@@ -90,7 +90,7 @@ class JobLogs:
             self._on_lines(roster.job, sum(_num_lines(each) for each in message.chunks))
             self._writing.submit(self._tidy, roster.job, bounds)
         told = [wire.LogPosition(worker=name, **asdict(at)) for name, at in positions.items()]
-        return wire.LogsKept(positions=told, node_log_mb=policy.node_log_mb)
+        return wire.LogsKept(positions=told, node_log_mb=policy.node_log_mb, node_log_days=policy.node_log_days)
 
     async def read(self, job: str, query: LogQuery, *, cursor: str, limit: int, context: int, wait_s: float) -> bytes:
         """A view as JSON, which takes as long as the reading: the reader does both."""
@@ -103,6 +103,11 @@ class JobLogs:
                 return encoded
             at = Cursor.parse(view.next)
             await self._news.wait(left_s, job)
+
+    async def drop(self, job: str) -> int:
+        """All of a job; returns how many lines that were."""
+        drop = partial(self._store.drop, job)
+        return await asyncio.get_running_loop().run_in_executor(self._writing, drop)
 
     # --- in threads ---
 

@@ -44,7 +44,10 @@ class Metrics:
         """Time, not training, orders what nodes report."""
         if agent not in roster.nodes:
             raise Refused(f"there is no node {agent}", status=UNKNOWN, code="node-unknown")
-        return await self._keep(Incoming(roster.job, -1, [replace(each, generation=0) for each in reports]))
+        if not roster.policy.system_metrics_s:
+            return wire.MetricsKept(num_points=0, reason="this job wants no system metrics")
+        samples = [replace(each, generation=0) for each in reports]
+        return await self._keep(Incoming(roster.job, -1, samples, roster.policy.system_metrics_s))
 
     async def _keep(self, call: Incoming) -> wire.MetricsKept:
         try:
@@ -56,9 +59,11 @@ class Metrics:
             raise kept
         return kept
 
-    async def series(self, job: str, after: int, limit: int) -> wire.SeriesList:
-        found, num_series = await self._read(lambda: self._store.series(job, after, limit))
-        return series_list(found, num_series)
+    async def series(self, job: str, after: int, limit: int, *, is_own: bool = False) -> bytes:
+        """As JSON, made by the reader, as a window is."""
+        return await self._read(
+            lambda: wire.to_json(series_list(*self._store.series(job, after, limit, is_own=is_own)))
+        )
 
     async def window(self, job: str, series: int, start: int, stop: int, columns: int, *, is_full: bool) -> bytes:
         """As JSON, which takes as long as the reading: both are done by the reader."""
@@ -75,9 +80,17 @@ class Metrics:
     async def reports(self, job: str, since: int, limit: int) -> wire.ReportsView:
         return await self._read(lambda: self._store.reports(job, since, limit))
 
+    async def own_series(self, job: str, limit: int) -> list[wire.SeriesView]:
+        """What the job itself has reported."""
+        return await self._read(lambda: series_list(*self._store.series(job, 0, limit, is_own=True)).series)
+
     async def reports_of(self, job: str, kind: str, limit: int) -> list[wire.ReportView]:
         """The newest of this kind."""
         return await self._read(lambda: self._store.newest_reports(job, kind, limit))
+
+    async def drop(self, job: str) -> int:
+        """All of a job; returns how many series that were."""
+        return await asyncio.to_thread(self._store.drop, job)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._commits.close)

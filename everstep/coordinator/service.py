@@ -13,6 +13,7 @@ from everstep.coordinator.job_band import JobBand
 from everstep.coordinator.job_listing import JobListing
 from everstep.coordinator.job_logs import JobLogs
 from everstep.coordinator.metrics import Metrics
+from everstep.coordinator.retention import DAYS, JobRetention
 from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
@@ -29,7 +30,9 @@ from everstep.wire.limits import check_jobs
 
 
 class Service:
-    def __init__(self, store: Store, clock: Clock | None = None, turns: Turns | None = None) -> None:
+    def __init__(
+        self, store: Store, clock: Clock | None = None, turns: Turns | None = None, *, keep_days: float = DAYS
+    ) -> None:
         self._store, self._turns = store, turns or Turns()
         self._jobs: dict[str, CoordinatedJob] = {}
         self.stream = Stream(store.epoch)
@@ -38,6 +41,16 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self.metrics = Metrics(MetricStore(store.url, store.epoch, on_news=self._note_points))
         self.listing = JobListing(store, self._jobs, self.metrics)
+        self._over: set[str] = set()  # at the last look
+        self.retention = JobRetention(
+            store,
+            self.metrics,
+            self.logs,
+            forget=self._forget,
+            drop=self._drop,
+            on_removed=self._note_removed,
+            days=keep_days,
+        )
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
         self._ticking = asyncio.create_task(self._clock.tick())
@@ -58,6 +71,7 @@ class Service:
     async def close(self) -> None:
         self._ticking.cancel()
         self.feed.close()
+        await self.retention.close()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         await self.logs.close()
         await self.metrics.close()
@@ -108,6 +122,24 @@ class Service:
         if found is None or number == 0:
             raise Refused(f"job {name} has no generation {number}", status=UNKNOWN, code="generation-unknown")
         return generation_view(found)
+
+    async def _forget(self) -> None:
+        """Jobs that nothing is left to be done for, since the look before this one."""
+        idle = {name for name, job in self._jobs.items() if job.is_done}
+        for name in idle & self._over:
+            await self._drop(name)
+        self._over = idle - self._over
+
+    async def _drop(self, name: str) -> None:
+        async with self._opening:  # a call for it waits, and then reads what was kept
+            if (job := self._jobs.pop(name, None)) is not None:
+                self.listing.keep(job.summary())
+                await job.close()
+
+    def _note_removed(self, name: str) -> None:
+        """It is no longer in the store."""
+        self.listing.forget(name)
+        self.feed.note_removed(name)
 
     async def _load(self, name: str) -> CoordinatedJob | None:
         async with self._opening:

@@ -2,7 +2,7 @@
 
 A topic is the list of jobs, or one job. A reader is a position, not a queue: it takes what comes after the last number
 that it has, so a slow one costs nothing, and one that falls behind what is kept is cut. It comes back with that
-number, and gets what it has missed, or is told to load a topic again. Numbers of another process, which another epoch
+number, and gets what it has missed, or must load a topic again. Numbers of another process, which another epoch
 shows, say nothing. Knows nothing of HTTP, and not what the messages mean. One event loop only."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from everstep.wire import to_json
 LIST = ""  # the topic of the list of jobs: never the name of a job
 MAX_TOPIC_BYTES = 1 << 19
 MOST_TOPICS = 200
-KEPT_S = 60.0  # that a topic goes on without a reader, who may come back
+KEPT_S = 60.0  # that a topic continues without a reader, who may come back
 MAX_TAKEN_BYTES = 1 << 18  # at a time
 
 
@@ -58,7 +58,7 @@ class Stream:
         return [*self._topics]
 
     def publish(self, topic: str, event: str, data: Any) -> None:
-        """Readers are told by `wake`."""
+        """`wake` makes readers look."""
         if (found := self._topics.get(topic)) is None:
             return
         self._number += 1
@@ -95,7 +95,7 @@ class Stream:
             text = f"{len(self._topics)} jobs are being followed, the limit is {MOST_TOPICS}"
             raise Refused(text, status=503, code="too-many-followed")
         if new:
-            self._number += 1  # so that no earlier ID stands for having read these
+            self._number += 1  # so that no earlier ID means that these were read
         for name in new:
             self._topics[name] = _Topic(since=self._number)
         reader = Reader(self, names, self._number_of(after))
@@ -153,7 +153,7 @@ class Reader:
         return b"".join(said)
 
     def take(self) -> bytes | None:
-        """What is new, in order, some of it if it is much; None: some of it is no longer kept."""
+        """The new messages in order, some of them if there are many; None: some are no longer kept."""
         topics = [self._stream._topics[name] for name in self.topics]
         assert self._number is not None
         if any(topic.since > self._number for topic in topics):

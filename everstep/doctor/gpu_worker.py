@@ -27,6 +27,7 @@ from everstep.engine import background
 from everstep.engine.backend import Backend
 from everstep.engine.communicator import Communicator, Nccl, StandIn
 from everstep.engine.group import Group, GroupForming
+from everstep.engine.tcp_store import connect_store
 from everstep.engine.world import World
 from everstep.errors import EverstepError
 from everstep.waiting import wait_until
@@ -40,8 +41,7 @@ NUM_LARGE = 4
 def main() -> None:
     told = json.loads(sys.argv[1])
     gpus, own = [Gpu(**each) for each in told["gpus"]], told["own"]
-    wait = timedelta(seconds=STORE_S)
-    store = dist.TCPStore(told["address"], told["port"], is_master=False, wait_for_workers=False, timeout=wait)
+    store = connect_store(told["address"], told["port"], STORE_S)
     device = device_of(gpus[own])
     if device.type == "cuda":
         torch.cuda.set_device(device)

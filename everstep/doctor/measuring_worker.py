@@ -33,6 +33,7 @@ from everstep.doctor.gpus import BROKEN, GpuLink, gpu_rounds, gpus_of, key_of
 from everstep.doctor.here import judge_here
 from everstep.doctor.node_pairs import Pair, rounds
 from everstep.doctor.nodes import PEER_LOST, LinkReport, NodeReport
+from everstep.engine.tcp_store import stop_lookups
 from everstep.errors import EverstepError
 from everstep.process import Child
 from everstep.waiting import wait_until
@@ -54,6 +55,7 @@ def main() -> None:
     rank, size = env.torchrun_rank(), env.torchrun_size()
     address, port = env.torchrun_master()
     wait = timedelta(seconds=STORE_S)
+    stop_lookups()
     store = dist.TCPStore(address, port, is_master=rank == 0, wait_for_workers=False, timeout=wait)
     report = _measure_alone(rank, num_nodes=size)
     meet(store, "alone", size)

@@ -20,12 +20,17 @@ class Agreed:
 
     answers: dict[str, list[Any]] = field(default_factory=dict)  # what all said, by rank
     ranks: list[int] | None = None  # those that ask until the next commit; None: all
-    num_asked: int = 0  # without a name
+    num_asked: int = 0  # without a name, since the last step of any kind
+    num_passed: int = 0  # steps that did not count, since the last commit
 
     def name(self) -> str:
         """Of the answer that is asked for now, where the order of the questions is the same for all."""
         self.num_asked += 1
-        return str(self.num_asked)
+        return f"{self.num_passed}.{self.num_asked}"
+
+    def passed(self) -> Agreed:
+        """After a step that did not count: a newcomer has taken part in it, so it asks from now on, as all do."""
+        return Agreed(num_passed=self.num_passed + 1)
 
     def agree(self, name: str, value: Any, group: Group) -> None:
         """Add an answer: the plain values of all that ask."""

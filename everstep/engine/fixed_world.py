@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from everstep import env
 from everstep.engine.group import Group, check_size
+from everstep.engine.tcp_store import stop_lookups
 from everstep.engine.world import World
 from everstep.errors import PermanentError
 
@@ -87,6 +88,7 @@ class Fixed(LoneMembership):
         (host, port), rank = env.torchrun_master(), env.torchrun_rank()
         is_hosted = env.value("TORCHELASTIC_USE_AGENT_STORE") == "True" or dist.is_initialized()
         if rank == 0 and not is_hosted:
+            stop_lookups()
             timeout = timedelta(seconds=60)
             self._store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timeout)
         world = World(

@@ -32,6 +32,7 @@ from everstep.engine.cards import swap_cards
 from everstep.engine.levels import Levels, Nodes, single
 from everstep.engine.neighbors import Door, Neighbor
 from everstep.engine.swap import Swap, gather
+from everstep.engine.tcp_store import connect_store
 from everstep.engine.world import World
 from everstep.errors import PeerLost, UsageError
 
@@ -57,8 +58,8 @@ _PLACE = re.compile(r"\[\S+:\d+\] |NCCL error in: \S+:\d+, |, NCCL version [\d.]
 
 def form_s(size: int) -> float:
     """Time limit for a group of this size: all on one machine find each other, and its cores share that work. On two
-    busy cores, 16 took 1 s, 64 took 3 s (benchmarks/forming.py); 128 took up to 31 s when all connected to all."""
-    return FORM_S + size**2 / 250
+    cores, 64 took 0.9 s and 128 took 2.2 s, with other programs beside them 5 s and 15 s (benchmarks/forming.py)."""
+    return FORM_S + size**2 / 500
 
 
 def check_size(size: int) -> None:
@@ -398,10 +399,7 @@ def _knock(world: World, timeout_s: float, attempt: GroupForming) -> dist.TCPSto
     deadline, knock_s = time.monotonic() + timeout_s, min(KNOCK_S * (1 + world.size / 32), timeout_s)
     while True:
         try:
-            store = dist.TCPStore(
-                world.store_address, world.store_port, is_master=False, wait_for_workers=False, use_libuv=True,
-                timeout=timedelta(seconds=knock_s),
-            )  # fmt: skip
+            store = connect_store(world.store_address, world.store_port, knock_s)
         except dist.DistNetworkError:
             if attempt.is_given_up or time.monotonic() > deadline:
                 raise

@@ -36,6 +36,7 @@ class MemberHello:
     inlet: list[Any]  # where it accepts a state (inlet.py)
     held: list[int]  # micro-batches of the next step that it has computed
     answers: dict[str, list[Any]]  # agreed on since its last commit, for members that missed one
+    num_passed: int = 0  # steps since its last commit that did not count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

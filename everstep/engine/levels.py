@@ -23,9 +23,11 @@ def nodes_of(seen: Sequence[Sequence[int]]) -> Nodes:
     """Nodes in the order of their first ranks. `seen`: by rank, the ranks whose memory it can read. All members of a
     node read each other's memory, so a worker that only some of them see has a node of its own."""
     nodes: list[list[int]] = []
-    for rank, others in enumerate(seen):
+    sets = [frozenset(others) for others in seen]
+    for rank, others in enumerate(sets):
+        mutual = {other for other in others if rank in sets[other]}
         for node in nodes:
-            if all(other in others and rank in seen[other] for other in node):
+            if mutual.issuperset(node):
                 node.append(rank)
                 break
         else:

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import torch.distributed as dist
@@ -28,6 +27,7 @@ from everstep.addresses import address_towards, listen
 from everstep.engine import background, incarnation
 from everstep.engine.group import Group, GroupForming, check_size, gloo_words
 from everstep.engine.probing import ProbeListener, reachable
+from everstep.engine.tcp_store import serve_store
 from everstep.engine.world import World
 from everstep.errors import EverstepError, JobFinished, JobStopped, PermanentError
 from everstep.events import emit
@@ -54,6 +54,7 @@ log = logging.getLogger("everstep")
 T = TypeVar("T")
 M = TypeVar("M", Watch, Arrive)
 
+_STORE_S = 30.0
 _REPORTED_AFTER_S = 1.5  # a longer wait is reported, with its reason
 HELD_S = 30.0  # a call may be held at most this long …
 HELD_PART = 0.05  # … and at most this part of the deadline by which a cut-off worker stops, counted from its last call
@@ -96,10 +97,7 @@ class Membership:
     def announce(self) -> None:
         """Announce this process to the coordinator; heartbeats begin."""
         port = self._store_socket.getsockname()[1]
-        self._store = dist.TCPStore(
-            self._address, port, is_master=True, wait_for_workers=False, use_libuv=True,
-            timeout=timedelta(seconds=30), master_listen_fd=self._store_socket.detach(),
-        )  # fmt: skip
+        self._store = serve_store(self._store_socket, _STORE_S)
         self._hello = Announce(
             incarnation=self._incarnation,
             pid=os.getpid(),

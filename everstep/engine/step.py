@@ -396,8 +396,8 @@ class Engine:
             work.data.passed(decision)
         self._board.note_state_bytes(work.steadiness.state_bytes)
         self._write(OUTSIDE)
+        work.agreed = Agreed() if counts else work.agreed.passed()
         if counts:
-            work.agreed = Agreed()
             regrouping.membership.hold(regrouping.settled, self.step, regrouping.max_workers)
             emit("step.committed", step=self.step, generation=self.world.generation, size=self.world.size)
 

@@ -266,6 +266,7 @@ class StepWork:
             inlet=inlet,
             held=list(self.held),
             answers=self.agreed.answers,
+            num_passed=self.agreed.num_passed,
         )
 
     def renumber(self, hellos: Sequence[MemberHello], world: World) -> list[MemberHello]:
@@ -318,6 +319,7 @@ class StepWork:
         )
         current = [rank for rank in range(world.size) if rank not in leadership.receivers]
         self.agreed.answers = max((hellos[rank].answers for rank in current), key=len)
+        self.agreed.num_passed = max(hellos[rank].num_passed for rank in current)
         if hellos[leadership.leader].settled > 0:  # newcomers begin with a micro-batch and ask nothing in this step
             self.agreed.ranks = [rank for rank, hello in enumerate(hellos) if hello.settled > 0]
         held = [hello.held if rank in current else [] for rank, hello in enumerate(hellos)]

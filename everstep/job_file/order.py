@@ -141,7 +141,7 @@ def num_workers_of(job: Job) -> int | str:
 def policy_settings(job: Job, num_workers: int) -> dict[str, Any]:
     """Of the coordinator's policy, for this number of workers on each node; the rest keeps its defaults."""
     names = {field.name for field in fields(Policy)}
-    sections = (job.elastic, job.health, job.shards, job.logs)
+    sections = (job.elastic, job.health, job.shards, job.logs, job.metrics)
     given = {name: value for each in sections for name, value in each.model_dump().items()}
     return {
         "start_nodes": job.nodes.min,

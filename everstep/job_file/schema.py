@@ -267,6 +267,10 @@ class LogsSection(_declared("logs")):  # type: ignore[misc]
     """How much output is kept. The same names and defaults as in docs/configuration.md."""
 
 
+class MetricsSection(_declared("metrics")):  # type: ignore[misc]
+    """What is measured. The same names and defaults as in docs/configuration.md."""
+
+
 _AS_DETERMINED = "Determined's option; accepted but not used yet."
 
 
@@ -348,6 +352,7 @@ class Job(Section):
     health: HealthSection = key(HealthSection(), "Detection of lost and hanging workers.")
     shards: ShardsSection = key(ShardsSection(), "Settings for leased data.")
     logs: LogsSection = key(LogsSection(), "Bounds for the job's output.")
+    metrics: MetricsSection = key(MetricsSection(), "Settings for metrics of nodes and workers.")
     seed: int = key(0, "Seed of random streams, for scripts that read it from the job.", ge=0)
     hyperparameters: Json = key({}, "Hyperparameters, for scripts that read them from the job.")
     data: Json = key({}, "Other data, for scripts that read it from the job.")

@@ -1,7 +1,7 @@
 """Find the record of a job that is over: a run's folder, a submitted job's, or beside its checkpoints.
 
 From a bucket it is fetched once, into this user's folder: only the files that are asked for, each compared with the
-checksum that record.json has. What was fetched long ago is removed."""
+checksum in record.json. Fetched files are removed after some weeks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEPT_DAYS = 30  # after they were fetched
 
 
 def find_record(wanted: str, *, log_dir: Path, files: Sequence[str] = FILES) -> Path:
-    """The folder with these files of a run's or a submitted job's record. `wanted` may be such a folder itself."""
+    """The folder with these files of a run's or a submitted job's record. `wanted` may also be the folder itself."""
     if is_record(Path(wanted)):
         return Path(wanted)
     if run := next(run_record.newest_first(log_dir, wanted), None):
@@ -106,7 +106,7 @@ def _where(record: JobRecord) -> str:
     uri = record_place(_checkpoint_uri(record.job))
     if not uri:
         return "give a URL or an absolute path as `checkpoint` in the job file: the record is left beside checkpoints"
-    return f"it is left in {place_beside(uri, record.id)}; where that folder is mounted, give it instead of the job's ID"
+    return f"it is left in {place_beside(uri, record.id)}: where that folder can be read, give it instead of the ID"
 
 
 def _checkpoint_uri(job: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Leave the record of a job that is over where its submitter finds it: in the job's folder, and beside its checkpoints.
 
-Before the coordinator lets go of its pod or allocation. Files are copied piece by piece, record.json last, so a copy
+Before the coordinator releases its pod or allocation. Files are copied piece by piece, record.json last, so a copy
 with it is whole; a copy that was interrupted is made again. The job's result never depends on it."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from everstep.checkpoint.index import checkpoint_uuid
 from everstep.checkpoint.policy import Found
 from everstep.errors import EverstepError, StorageUnreachable
 from everstep.job_file.order import NodeOrder, is_for_storage
-from everstep.record.about import ABOUT, FILES, RecordAbout, RecordFile
+from everstep.record.about import ABOUT, FILES, CopiedFile, RecordAbout
 from everstep.storage import private_file
 from everstep.storage.base import Storage, open_storage
 from everstep.storage.shared_folder import SharedFolder, below
@@ -75,7 +75,7 @@ def _copy(folder: Path, about: RecordAbout, to: SharedFolder) -> None:
             if not (folder / name).exists():
                 continue
             copy_sqlite(folder / name, aside)
-            files[name] = RecordFile(size_bytes=aside.stat().st_size, sha256=sha256_of(aside))
+            files[name] = CopiedFile(size_bytes=aside.stat().st_size, sha256=sha256_of(aside))
             to.send(name, aside)
         private_file.write(aside, replace(about, version=__version__, files=files).to_json())
         to.send(ABOUT, aside)

@@ -25,11 +25,13 @@ from everstep.launcher.agent import Agent
 from everstep.launcher.console import Console
 from everstep.launcher.decisions import Verdict
 from everstep.launcher.display import JobDisplay
+from everstep.launcher.event_files import EventFiles
 from everstep.launcher.local_coordinator import private_directory
 from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.log_sender import LogSender
 from everstep.launcher.logs import FilteredCopy, tail
 from everstep.launcher.node import NodeSpec
+from everstep.launcher.node_bounds import NodeBounds
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
 from everstep.launcher.starter import Starter
 from everstep.launcher.summary import LastWords, failure_report, summary
@@ -203,16 +205,22 @@ def _run_node(node: NodeSpec, display: JobDisplay, starter: Starter, token: Path
             return checked.exit_code
         node = replace(node, fitness=checked.fitness)
 
-    with _log_sender(node, display) as sender:
+    with (
+        _log_sender(node, display) as sender,
+        _event_files(node, display) as event_files,
+        _node_bounds(node, display),
+    ):
 
         def follow(worker: LocalWorker) -> None:
             place, child = worker.place, worker.child
             display.follow(place.worker, place.local_rank, worker.files, lambda: child.state != ENDED)
             rank = place.order.first_rank + place.local_rank
             sender.follow(place.worker, worker.files, rank=rank, is_alive=lambda: child.state != ENDED)
+            event_files.follow(place.worker, child.pid, rank=rank)
 
         def finish() -> None:
             display.flush()
+            event_files.close(_SEND_S)
             sender.close(_SEND_S)
 
         verdict = Agent(node, starter, say=display.say, on_worker=follow, on_end=finish).run()
@@ -243,6 +251,27 @@ def _log_sender(node: NodeSpec, display: JobDisplay) -> LogSender:
     )
     display.repeat_to(sender.note)
     return sender
+
+
+def _event_files(node: NodeSpec, display: JobDisplay) -> EventFiles:
+    given, tokens = env.value(env.TENSORBOARD), env.read_token(node.token_file)
+    return EventFiles(
+        lambda: Coordinator(node.coordinator_url, tokens, node.job),
+        root=None if given == "off" else Path(given or ".").absolute(),
+        directory=node.directory,
+        say=display.say,
+    )
+
+
+def _node_bounds(node: NodeSpec, display: JobDisplay) -> NodeBounds:
+    tokens = env.read_token(node.token_file)
+    return NodeBounds(
+        lambda: Coordinator(node.coordinator_url, tokens, node.job),
+        agent=node.agent,
+        events=env.share_events(node.directory / "events.jsonl"),
+        directory=node.directory,
+        say=display.say,
+    )
 
 
 def _state(verdict: Verdict) -> str:

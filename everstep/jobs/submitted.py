@@ -27,6 +27,7 @@ import yaml
 
 from everstep import env
 from everstep.client.calls import Coordinator
+from everstep.client.series import all_series
 from everstep.errors import EverstepError, UsageError
 from everstep.job_file.load import Loaded, load, load_file
 from everstep.job_file.order import num_workers_of, order_of, policy_of
@@ -363,7 +364,7 @@ def training(record: JobRecord) -> TrainingStatus | None:
     with coordinator_of(record) as coordinator:
         if coordinator is None:
             return None
-        return TrainingStatus(view=coordinator.view(), series=tuple(coordinator.series().series))
+        return TrainingStatus(view=coordinator.view(), series=tuple(all_series(coordinator, is_own=True)))
 
 
 def scale(record: JobRecord, num_nodes: int, say: Say = _ignore) -> None:

@@ -60,7 +60,7 @@ log = logging.getLogger("everstep")
 _STACKS_S = 0.5  # how long workers have to print their stacks
 _RESTART_GRACE_S = 5.0  # from SIGTERM to SIGKILL when all workers are restarted: most of them are stuck anyway
 _SURVIVORS_FIRST_S = 0.5  # a replacement is started this long after a death …
-_FORK_SOON_S = 0.1  # … and sooner if it is a fork of the nursery, which takes little of the survivors' cores
+_FORK_SOON_S = 0.03  # … and sooner if it is a fork of the nursery, which takes little of the survivors' cores
 _NO_ROOM_S = 5.0  # one that could not start on a full disk is tried again after this
 _STOP_GRACE_S = 2.0  # workers of a stopped job learn that from the coordinator and end by themselves
 _ANSWER_S = 4.0  # beyond a call's hold; short, because after a cut the network may swallow data on an old connection
@@ -105,7 +105,10 @@ class Agent:
         )
         self._workers: dict[str, LocalWorker] = {}
         self._system = SystemSampler(
-            self._connect, node.agent, lambda: {name: each.child.pid for name, each in self._workers.copy().items()}
+            self._connect,
+            node.agent,
+            lambda: {name: each.child.pid for name, each in self._workers.copy().items()},
+            say=say,
         )
         self._ends: list[WorkerEnd] = []
         self._awaited: dict[str, WorkerRanks] = {}  # requests for replacements under way: the place that each is for
@@ -139,8 +142,8 @@ class Agent:
                 self._kill_all("the agent ends")
                 self._starter.close()
                 self._saver.close()
-                self._on_end()
                 self._system.close()
+                self._on_end()  # sends the last lines, also those that were said just now
                 self._reporter.report_leaving("its work is done")
                 self._reporter.close(_FAREWELL_S)
                 self._probe.close()

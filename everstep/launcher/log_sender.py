@@ -3,7 +3,8 @@ death ever waits for it.
 
 The coordinator knows how much of each worker's output it has kept, so each line is kept once, also after a
 restart of either. The names of workers whose output may not be complete there are in a file. The next agent of this
-folder takes over what a killed one has left, by the lock that the kernel frees."""
+folder takes over what a killed one has left, by the lock that the kernel frees. A chunk or a worker that the
+coordinator refuses is left out by itself, and said; so is a file that cannot be read."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.client.calls import Coordinator
-from everstep.errors import EverstepError, TemporaryError
+from everstep.errors import EverstepError, Refused, TemporaryError
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.launcher.worker_output import OutputLines, OutputPosition, WorkerOutput
 from everstep.record.log_chunk import MAX_CHUNK_BYTES, STDERR, PrintedLine, chunk_of
@@ -39,6 +40,8 @@ _MAX_CALL_BYTES = 600_000  # of chunks; the coordinator takes a megabyte
 _MAX_NOTES, _NOTES_PER_CALL, _MAX_NOTE_CHARS = 10_000, 100, 2_000
 _MAX_ASKED = 1_000
 _SUFFIX = ".unsent-logs"
+_UNKNOWN_WORKER = "log-worker-unknown"
+_OF_CONTENT = (413, 422)  # status of a refusal that concerns what was sent, not who sends it
 
 
 @dataclass(kw_only=True)
@@ -46,6 +49,8 @@ class _Followed:
     output: WorkerOutput
     is_alive: Callable[[], bool]
     is_done: bool = False  # ended, and all of it is kept
+    is_refused: bool = False  # the coordinator does not know this worker
+    is_unreadable: bool = False  # now; said once
 
 
 class LogSender:
@@ -63,7 +68,8 @@ class LogSender:
         self._new: deque[_Followed] = deque()
         self._notes: deque[tuple[float, str]] = deque(maxlen=_MAX_NOTES)
         self._notes_as, self._num_notes = f"{agent}/{uuid.uuid4().hex[:8]}", 0
-        self._unsent = _UnsentWorkers(directory / f"{agent.replace('/', '_')}-{os.getpid()}{_SUFFIX}")
+        # Not by the process's number: in a container, each agent has the same.
+        self._unsent = _UnsentWorkers(directory / f"{agent.replace('/', '_')}-{uuid.uuid4().hex[:8]}{_SUFFIX}")
         self._most_bytes = 0  # of a worker's file, once the coordinator has said so
         self._is_closing = threading.Event()
         self._give_up_at = float("inf")
@@ -94,10 +100,27 @@ class LogSender:
         self._is_closing.set()
         if self._thread.is_alive():
             self._thread.join(patience_s + _TICK_S)
-        left = sum(each.output.num_left() for each in self._followed.values() if not each.is_done)
+        self._adopt_new()
+        left, unreadable = self._left()
         if left and patience_s:
             self._say(f"{left:,} bytes of the workers' output were not sent to the coordinator; see {self._directory}")
-        self._unsent.close(is_complete=not left)
+        if unreadable and patience_s:
+            self._say(f"the output of {', '.join(unreadable)} could not be read; see {self._directory}")
+        if self._notes and patience_s:
+            log.warning("%d lines of this agent were not sent to the coordinator", len(self._notes))
+        self._unsent.close(is_complete=not left and not unreadable)
+
+    def _left(self) -> tuple[int, list[str]]:
+        """Bytes that the coordinator has not kept, and workers whose files cannot be read."""
+        left, unreadable = 0, list[str]()
+        for each in list(self._followed.values()):
+            if each.is_done or each.is_refused:
+                continue
+            try:
+                left += each.output.num_left()
+            except OSError:
+                unreadable.append(each.output.worker)
+        return left, unreadable
 
     # --- the thread ---
 
@@ -145,24 +168,63 @@ class LogSender:
                 is_behind = True
                 break
             is_ended = not each.is_alive()  # before its files are read to the end
-            if (found := each.output.next_lines(now, is_ended=is_ended)) is not None:
+            try:
+                found = each.output.next_lines(now, is_ended=is_ended)
+                each.is_unreadable = False
+            except OSError as error:  # a file system that does not answer now: not the end
+                self._note_unreadable(each, error)
+                continue
+            if found is not None:
                 chunks.append(_chunk(found))
                 num_bytes += len(chunks[-1].data)
                 is_behind = is_behind or len(found.chunk.text) > MAX_CHUNK_BYTES // 4
             elif is_ended:
                 done.append(each)
         chunks += self._note_chunks()
-        if chunks:
-            kept = coordinator.send_logs(self._agent, LogChunks(chunks=chunks))
-            self._most_bytes = kept.node_log_mb * 1_000_000
-            self._continue(kept.positions)
+        self._deliver(coordinator, chunks)
         for each in done:
             each.is_done = True
         return is_behind or (bool(chunks) and self._is_closing.is_set())
 
+    def _deliver(self, coordinator: Coordinator, chunks: Sequence[LogChunk]) -> None:
+        """If they are refused, in halves, so that one that is refused does not hold up the others."""
+        if not chunks:
+            return
+        try:
+            kept = coordinator.send_logs(self._agent, LogChunks(chunks=list(chunks)))
+        except Refused as refusal:
+            if refusal.status not in _OF_CONTENT:
+                raise
+            if (half := len(chunks) // 2) == 0:
+                self._leave_out(chunks[0].worker, refusal)
+                return
+            self._deliver(coordinator, chunks[:half])
+            self._deliver(coordinator, chunks[half:])
+            return
+        self._most_bytes = kept.node_log_mb * 1_000_000
+        self._continue(kept.positions)
+
+    def _leave_out(self, worker: str, refusal: Refused) -> None:
+        """Said by the logger: what is said to people would be sent, too."""
+        if worker == self._notes_as:
+            for _ in range(min(_NOTES_PER_CALL, len(self._notes))):
+                self._notes.popleft()
+            self._notes_as, self._num_notes = f"{self._agent}/{uuid.uuid4().hex[:8]}", 0
+        else:
+            each = self._followed[worker]
+            each.is_refused = refusal.code == _UNKNOWN_WORKER
+            each.output.drop_read()
+        what = "all output" if refusal.code == _UNKNOWN_WORKER else "a part of the output"
+        log.warning("%s of %s is not kept by the coordinator: %s", what, worker, refusal.message)
+
+    def _note_unreadable(self, each: _Followed, error: OSError) -> None:
+        if not each.is_unreadable:
+            log.warning("the output of %s cannot be read; trying again: %s", each.output.worker, error)
+        each.is_unreadable = True
+
     def _in_turn(self) -> list[_Followed]:
         """Those that may have something new, beginning with another one each time."""
-        active = [each for each in self._followed.values() if not each.is_done]
+        active = [each for each in self._followed.values() if not each.is_done and not each.is_refused]
         self._num_turns += 1
         first = self._num_turns % max(1, len(active))
         return active[first:] + active[:first]
@@ -171,11 +233,17 @@ class LogSender:
         """Also while the coordinator is away."""
         for each in self._followed.values():
             if self._most_bytes and not each.is_done:
-                each.output.free_old(self._most_bytes)
+                try:
+                    each.output.free_old(self._most_bytes)
+                except OSError as error:
+                    self._note_unreadable(each, error)
 
     def _adopt_new(self) -> None:
-        while self._new:
-            each = self._new.popleft()
+        while True:
+            try:
+                each = self._new.popleft()
+            except IndexError:
+                return
             self._followed[each.output.worker] = each
             self._unsent.remember(each.output.worker, each.output.rank)
 
@@ -198,10 +266,22 @@ class LogSender:
 
     def _ask(self, coordinator: Coordinator) -> None:
         """Learn where to continue: whether the last chunks were kept is not known after a failure."""
-        names = [name for name, each in self._followed.items() if not each.is_done]
+        names = [name for name, each in self._followed.items() if not each.is_done and not each.is_refused]
         for first in range(0, len(names), _MAX_ASKED):
-            asked = LogChunks(asks=names[first : first + _MAX_ASKED])
-            self._continue(coordinator.send_logs(self._agent, asked).positions)
+            self._ask_for(coordinator, names[first : first + _MAX_ASKED])
+
+    def _ask_for(self, coordinator: Coordinator, names: list[str]) -> None:
+        """As `_deliver`."""
+        try:
+            self._continue(coordinator.send_logs(self._agent, LogChunks(asks=names)).positions)
+        except Refused as refusal:
+            if refusal.status not in _OF_CONTENT:
+                raise
+            if (half := len(names) // 2) == 0:
+                self._leave_out(names[0], refusal)
+                return
+            self._ask_for(coordinator, names[:half])
+            self._ask_for(coordinator, names[half:])
 
     def _note_chunks(self) -> list[LogChunk]:
         lines = [
@@ -220,14 +300,18 @@ class _UnsentWorkers:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
+        self._is_closed = False
         self._ranks: dict[str, int] = {}
 
     def remember(self, worker: str, rank: int) -> None:
+        if self._is_closed:  # a call that was given up has come back
+            return
         self._ranks[worker] = rank
         with contextlib.suppress(OSError):  # a full disk: only what a killed agent leaves would be lost
             if self._file is None:
                 self._file = private_file.descriptor(self._path, os.O_RDWR)
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with private_file.if_it_can_lock():
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             data = json.dumps(self._ranks).encode()
             os.pwrite(self._file, data, 0)
             os.ftruncate(self._file, len(data))
@@ -237,7 +321,8 @@ class _UnsentWorkers:
         for path in sorted(directory.glob(f"*{_SUFFIX}")):
             if path == self._path:
                 continue
-            with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+            # To be written, because NFS locks no other; and where nothing can be locked, its agent may live.
+            with contextlib.suppress(OSError, ValueError), path.open("r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its agent lives
                 left = {str(worker): int(rank) for worker, rank in json.loads(file.read()).items()}
                 for worker, rank in left.items():
@@ -246,6 +331,7 @@ class _UnsentWorkers:
                 yield from left.items()
 
     def close(self, *, is_complete: bool) -> None:
+        self._is_closed = True
         if self._file is not None:
             if is_complete:
                 self._path.unlink(missing_ok=True)

@@ -95,7 +95,7 @@ def worker_environment(
         ours[env.ADDRESS] = node.address
     if saver is not None:
         ours[env.SAVER] = str(saver)
-    not_theirs = (env.TOKEN, env.SAVER)  # the file says it; the saver of another agent
+    not_theirs = (env.TOKEN, env.SAVER, env.REPORT_AS)  # the file says it; the saver of another agent; another's job
     inherited = {name: value for name, value in outer.items() if name not in not_theirs}
     return common_environment(inherited, node.num_workers) | _torchrun_names(node, place, outer) | ours
 

@@ -18,7 +18,7 @@ from everstep.storage import private_file
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
 LEFT = "left"  # interrupted, but other nodes hold the state and wait for the coordinator to come back
-_NAME = "run.json"
+NAME = "run.json"
 
 log = logging.getLogger("everstep")
 
@@ -64,23 +64,23 @@ def update(directory: Path, **changes: Any) -> None:
         try:
             write(directory, replace(record, **changes))
         except OSError as error:  # a full disk, or one that became read-only
-            log.warning("%s cannot be written: %s", directory / _NAME, error)
+            log.warning("%s cannot be written: %s", directory / NAME, error)
 
 
 def write(directory: Path, record: RunRecord) -> None:
-    private_file.write_json(directory / _NAME, asdict(record))
+    private_file.write_json(directory / NAME, asdict(record))
 
 
 def read(directory: Path) -> RunRecord | None:
     try:
-        return RunRecord(**json.loads((directory / _NAME).read_text()))
+        return RunRecord(**json.loads((directory / NAME).read_text()))
     except (OSError, ValueError, TypeError):  # none, or one of another version
         return None
 
 
 def newest_first(log_dir: Path, job: str | None = None) -> Iterator[tuple[Path, RunRecord]]:
     """All runs of this folder, or those of a job; a job is also known by its folder's name."""
-    paths = sorted(log_dir.glob(f"*/{_NAME}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    paths = sorted(log_dir.glob(f"*/{NAME}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in paths:
         record = read(path.parent)
         if record is not None and job in (None, record.job, path.parent.name):

@@ -1,35 +1,38 @@
 """How busy a node and its workers are: processor, memory, network, and GPUs where NVIDIA's `pynvml` is installed.
 
 A thread with a connection of its own samples and sends, so it is never in the way of a death's report; nothing here can
-end a job. The step of a sample is its time of day in seconds. A core that is busy all the time counts as 1.0.
-Linux only, from /proc; what a sample cannot read is left out of it."""
+end a job. The step of a sample is its time of day in seconds. A core that is busy all the time counts as 1.0; MB are
+10^6 bytes. The coordinator says how often to sample: it knows the job's setting and how much it has. Linux only, from
+/proc; a process that has ended is left out."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from everstep.client.calls import Coordinator
-from everstep.record.sender import MetricSender
-from everstep.wire import MetricReport
+from everstep.errors import EverstepError, Refused, TemporaryError
+from everstep.wire import MetricReport, MetricReports
+from everstep.wire.metrics import MOST_REPORTS, SYSTEM
 
 log = logging.getLogger(__name__)
 
-PERIOD_S = 10.0
-_CLOSE_S = 0.5  # a sample that is not sent by then is not worth waiting for
-_MB = 1 << 20
+FIRST_S = 10.0  # until the first sample; the coordinator's reply says when the next one is due
+_CLOSE_S = 1.0  # a sample that is not sent by then is not worth waiting for
+_MOST_WAITING = 10_000  # reports; the oldest are dropped
+_MB = 1_000_000
 _TICK, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 class SystemSampler:
-    """`pids`: of the node's workers by name; called by the thread."""
+    """`pids`: of the node's workers by name; called by the thread, as is `say`."""
 
     def __init__(
         self,
@@ -37,9 +40,14 @@ class SystemSampler:
         agent: str,
         pids: Callable[[], Mapping[str, int]],
         *,
-        period_s: float = PERIOD_S,
+        say: Callable[[str], None],
+        first_s: float = FIRST_S,
     ) -> None:
-        self._connect, self._agent, self._pids, self._period_s = connect, agent, pids, period_s
+        self._connect, self._agent, self._pids, self._say = connect, agent, pids, say
+        self._interval_s = first_s  # then as often as the coordinator says
+        self._waiting: deque[MetricReport] = deque(maxlen=_MOST_WAITING)
+        self._num_sampled = self._num_sent = 0
+        self._gpus = GpuReader(say)
         self._is_ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-metrics", daemon=True)
 
@@ -49,21 +57,44 @@ class SystemSampler:
     def close(self) -> None:
         self._is_ending.set()
         if self._thread.ident is not None:
-            self._thread.join(2 * _CLOSE_S)
+            self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
-        sender: MetricSender | None = None
+        try:
+            with self._connect() as coordinator:
+                self._sample_on(coordinator)
+        except EverstepError as error:  # refused
+            self._say(f"no more system metrics of {self._agent}: {error.message}")
+        except (OSError, ValueError) as error:  # of /proc
+            self._say(f"no more system metrics of {self._agent}: {type(error).__name__}: {error}")
+        if num_lost := self._num_sampled - self._num_sent:
+            log.info("%d system metric reports did not reach the coordinator", num_lost)
+
+    def _sample_on(self, coordinator: Coordinator) -> None:
         before = Counters(self._pids())
-        while not self._is_ending.wait(self._period_s):
+        while self._interval_s and not self._is_ending.wait(self._interval_s):
             now = Counters(self._pids())
-            if sender is None:
-                coordinator = self._connect()
-                sender = MetricSender(coordinator, partial(coordinator.report_node_metrics, self._agent))
-            for name, values in now.since(before, self._agent).items():
-                sender(MetricReport(kind=f"system/{name}", step=int(time.time()), time=time.time(), values=values))
+            at = time.time()
+            for name, values in now.since(before, self._agent, self._gpus.values()).items():
+                self._waiting.append(MetricReport(kind=f"{SYSTEM}{name}", step=int(at), time=at, values=values))
+                self._num_sampled += 1
             before = now
-        if sender is not None:
-            sender.close(_CLOSE_S)
+            self._send(coordinator)
+
+    def _send(self, coordinator: Coordinator) -> None:
+        """While the coordinator is away, the newest samples wait."""
+        while self._waiting:
+            some = list(islice(self._waiting, MOST_REPORTS))
+            try:
+                kept = coordinator.report_node_metrics(self._agent, MetricReports(reports=some))
+            except (TemporaryError, Refused) as error:
+                if isinstance(error, TemporaryError) or error.code == "node-unknown":  # our first report is under way
+                    return
+                raise
+            self._num_sent += len(some)
+            self._interval_s = kept.next_s
+            for _ in some:
+                self._waiting.popleft()
 
 
 class Counters:
@@ -75,7 +106,7 @@ class Counters:
         self.received, self.sent = _network_bytes()
         self.workers = {name: found for name, pid in pids.items() if (found := _process(pid)) is not None}
 
-    def since(self, before: Counters, agent: str) -> dict[str, dict[str, Any]]:
+    def since(self, before: Counters, agent: str, gpus: dict[str, float]) -> dict[str, dict[str, Any]]:
         """By node and worker."""
         passed_s = max(1e-3, self.at - before.at)
         node = {
@@ -84,7 +115,7 @@ class Counters:
             "network_in_mb_per_s": (self.received - before.received) / _MB / passed_s,
             "network_out_mb_per_s": (self.sent - before.sent) / _MB / passed_s,
         }
-        found: dict[str, dict[str, Any]] = {agent: node | gpu_values()}
+        found: dict[str, dict[str, Any]] = {agent: node | gpus}
         for name, (busy_s, memory_mb) in self.workers.items():
             found[name] = {"memory_mb": memory_mb}
             if name in before.workers:
@@ -102,7 +133,7 @@ def _node_busy_s() -> float:
 def _used_memory_mb() -> float:
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total, available = (int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
-    return (total - available) / 1024
+    return (total - available) * 1024 / _MB
 
 
 def _network_bytes() -> tuple[int, int]:
@@ -122,15 +153,35 @@ def _process(pid: int) -> tuple[float, float] | None:
     return (int(fields[11]) + int(fields[12])) / _TICK, pages * _PAGE / _MB
 
 
-def gpu_values() -> dict[str, float]:
-    """Of all GPUs of the node; empty without NVIDIA's library."""
-    values: dict[str, float] = {}
-    with contextlib.suppress(Exception):  # not installed, or no driver: it raises its own errors
-        import pynvml  # type: ignore[import-untyped,import-not-found,unused-ignore]
+class GpuReader:
+    """Of all GPUs of the node; nothing without NVIDIA's library, and after an error, which is said once."""
 
-        pynvml.nvmlInit()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            values[f"gpu{index}_share"] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-            values[f"gpu{index}_memory_mb"] = pynvml.nvmlDeviceGetMemoryInfo(handle).used / _MB
-    return values
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._library: Any = None
+        self._is_usable = True
+
+    def values(self) -> dict[str, float]:
+        if not self._is_usable:
+            return {}
+        try:
+            return self._read()
+        except ImportError:
+            self._is_usable = False
+        except self._library.NVMLError as error:
+            self._is_usable = False
+            self._say(f"no system metrics of GPUs: {error}")
+        return {}
+
+    def _read(self) -> dict[str, float]:
+        if self._library is None:
+            import pynvml  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
+            self._library = pynvml
+            pynvml.nvmlInit()
+        nvml, values = self._library, dict[str, float]()
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            values[f"gpu{index}_share"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            values[f"gpu{index}_memory_mb"] = nvml.nvmlDeviceGetMemoryInfo(handle).used / _MB
+        return values

@@ -1,7 +1,8 @@
 """What one worker has printed and the coordinator has not yet kept: read from its files, line by line.
 
 Positions are bytes of the files, so that what was sent is known after any restart. A worker writes to its files itself;
-they are only ever read here, and the space of old lines is freed (`free_old`) without moving the rest."""
+they are only ever read here, and the space of old lines is freed (`free_old`) without moving the rest. A file that
+cannot be read now is an OSError, never the end of the output; one that is gone is."""
 
 from __future__ import annotations
 
@@ -67,6 +68,7 @@ class WorkerOutput:
         self._levels = {STDOUT: LevelFinder(), STDERR: LevelFinder()}
         self._gaps: dict[str, _Gap] = {}
         self._dropped_lines = self._dropped_bytes = 0
+        self._least_read = MAX_LINE_BYTES + masks.longest + 1  # of a line without its end: see `split_lines`
 
     def continue_from(self, position: OutputPosition) -> None:
         """What the coordinator has kept: usually all that was read, after a restart of either side maybe not."""
@@ -86,16 +88,28 @@ class WorkerOutput:
 
     def next_lines(self, now: float, *, is_ended: bool) -> OutputLines | None:
         """None: nothing new. `is_ended`: a last line without its end is a line."""
-        lines, at = list[PrintedLine](), self._at
+        return self._next_lines(now, max(_READ_BYTES, self._least_read), is_ended=is_ended)
+
+    def _next_lines(self, now: float, most_bytes: int, *, is_ended: bool) -> OutputLines | None:
+        """`most_bytes`: read of each file."""
+        found, at, num_encoded = list[tuple[str, float, list[str]]](), self._at, 0
         for stream, path in self._paths.items():
-            data, read_at = _read(path, at.of(stream), now)
+            data, read_at = _read(path, at.of(stream), now, most_bytes)
             if data.startswith(b"\0") and self._skip_hole(stream, path, data):
-                return self.next_lines(now, is_ended=is_ended)
-            is_whole = is_ended and len(data) < _READ_BYTES
-            found, num_bytes = split_lines(data, self._masks, is_whole=is_whole)
-            finder = self._levels[stream]
-            lines += [PrintedLine(read_at, finder.next(text), stream, text) for text in found]
+                return self._next_lines(now, most_bytes, is_ended=is_ended)
+            is_whole = is_ended and len(data) < most_bytes
+            texts, num_bytes = split_lines(data, self._masks, is_whole=is_whole)
+            found.append((stream, read_at, texts))
             at = replace(at, **{stream: at.of(stream) + num_bytes})
+            num_encoded += sum(len(text.encode(errors="replace")) + 1 for text in texts)
+        if num_encoded > MAX_CHUNK_BYTES + 2 and most_bytes > self._least_read:
+            # A byte that is no text becomes a character of three: with less of them, it is not too much for a chunk.
+            return self._next_lines(now, max(most_bytes // 2, self._least_read), is_ended=is_ended)
+        lines = [
+            PrintedLine(read_at, self._levels[stream].next(text), stream, text)
+            for stream, read_at, texts in found
+            for text in texts
+        ]
         if not lines:
             return None
         first = self._at.line + self._dropped_lines
@@ -111,8 +125,19 @@ class WorkerOutput:
         )
 
     def num_left(self) -> int:
-        """Bytes that were not read yet."""
-        return sum(max(0, _size(path) - self._at.of(stream)) for stream, path in self._paths.items())
+        """Bytes that are not at the coordinator, as far as it has said so."""
+        at = {stream: max(self._kept.of(stream), gap.end) for stream, gap in self._gaps.items()}
+        return sum(max(0, _size(path) - at.get(stream, self._kept.of(stream))) for stream, path in self._paths.items())
+
+    def drop_read(self) -> None:
+        """The coordinator refuses the lines that were read last: skip and count them."""
+        num_lines, streams = self._at.line - self._kept.line, dict[str, _Gap]()
+        for stream in self._paths:
+            start, end = self._kept.of(stream), self._at.of(stream)
+            if end > start:
+                streams[stream] = _Gap(start=start, end=end, num_lines=0 if streams else num_lines)
+        self._gaps = streams
+        self.rewind()
 
     def free_old(self, most_bytes: int) -> None:
         """Keep at most this much of each file. Lines beyond it that were not sent are skipped, and counted."""
@@ -157,22 +182,23 @@ def _pieces(line: str) -> list[str]:
     return [line[at : at + MAX_LINE_BYTES] for at in range(0, len(line), MAX_LINE_BYTES)] or [""]
 
 
-def _read(path: Path, start: int, now: float) -> tuple[bytes, float]:
+def _read(path: Path, start: int, now: float, most_bytes: int) -> tuple[bytes, float]:
     """The next bytes of a file, and a time when they were there."""
+    if _size(path) <= start:
+        return b"", now
     try:
-        if _size(path) <= start:
-            return b"", now
         with path.open("rb") as file:
             file.seek(start)
-            return file.read(_READ_BYTES), min(now, os.fstat(file.fileno()).st_mtime)
-    except OSError:  # moved away, or a file system that does not answer now
+            return file.read(most_bytes), min(now, os.fstat(file.fileno()).st_mtime)
+    except FileNotFoundError:  # moved away
         return b"", now
 
 
 def _size(path: Path) -> int:
+    """0 if it is gone, or not made yet."""
     try:
         return path.stat().st_size
-    except OSError:
+    except FileNotFoundError:
         return 0
 
 
@@ -180,7 +206,7 @@ def _used(path: Path) -> int:
     """Bytes on the disk: fewer than its size, once some were freed."""
     try:
         return path.stat().st_blocks * 512
-    except OSError:
+    except FileNotFoundError:
         return 0
 
 

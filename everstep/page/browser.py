@@ -1,4 +1,4 @@
-"""What a browser is told with every reply, and which of its requests are refused because another site made them.
+"""The headers of every reply to a browser, and which of its requests are refused because another site made them.
 
 A browser sends the cookie of a session by itself, so a request with a cookie counts only if our own page made it:
 browsers say so (`Sec-Fetch-Site`, older ones `Origin`), and whatever changes something needs a header that no other

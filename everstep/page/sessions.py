@@ -27,14 +27,14 @@ _ANOTHER = "run `everstep page` for another address, or type a token"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
     digest: str  # of the cookie
-    token: str  # the digest of the token behind it
+    token: str  # names the token behind it to who has the cookie
     role: str
     expires_at: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Code:
-    token: str
+    token: Token
     role: str
     expires_at: float
     is_used: bool = False
@@ -42,10 +42,9 @@ class _Code:
 
 class Sessions:
     def __init__(self, tokens: Iterable[Token], sessions: Iterable[Session] = ()) -> None:
-        """`sessions`: those of an earlier process; the ones whose token is gone are over."""
+        """`sessions`: those of an earlier process."""
         self._tokens = list(tokens)
-        known = {digest(each.word) for each in self._tokens}
-        self._sessions = {each.digest: each for each in sessions if each.token in known}
+        self._sessions = {each.digest: each for each in sessions}
         self._codes: dict[str, _Code] = {}  # by their digests; the oldest first
 
     def new_code(self, token: Token, role: str, now: float) -> str:
@@ -56,7 +55,7 @@ class Sessions:
         while len(self._codes) >= MOST_CODES:
             del self._codes[next(iter(self._codes))]
         code = secrets.token_urlsafe(24)
-        self._codes[digest(code)] = _Code(token=digest(token.word), role=role, expires_at=now + CODE_S)
+        self._codes[digest(code)] = _Code(token=token, role=role, expires_at=now + CODE_S)
         return code
 
     def printed_code(self, now: float) -> str:
@@ -86,11 +85,11 @@ class Sessions:
                     found = each
         if found is None:
             raise Refused("this is not a token of this coordinator", status=401, code="token-unknown")
-        return self._begin(digest(found.word), found.role, now)
+        return self._begin(found, found.role, now)
 
     def find(self, cookie: str, now: float) -> Session:
         found = self._sessions.get(digest(cookie))
-        if found is None:
+        if found is None or not any(hmac.compare_digest(found.token, _name(each, cookie)) for each in self._tokens):
             raise _refused("this session is over", "session-expired")
         if found.expires_at <= now:
             del self._sessions[found.digest]
@@ -100,11 +99,11 @@ class Sessions:
     def end(self, session: Session) -> None:
         self._sessions.pop(session.digest, None)
 
-    def _begin(self, token: str, role: str, now: float) -> tuple[str, Session]:
+    def _begin(self, token: Token, role: str, now: float) -> tuple[str, Session]:
         for each in sorted(self._sessions.values(), key=lambda each: each.expires_at)[: self._num_over(now)]:
             del self._sessions[each.digest]
         cookie = secrets.token_urlsafe(32)
-        session = Session(digest=digest(cookie), token=token, role=role, expires_at=now + SESSION_S)
+        session = Session(digest=digest(cookie), token=_name(token, cookie), role=role, expires_at=now + SESSION_S)
         self._sessions[session.digest] = session
         return cookie, session
 
@@ -115,6 +114,11 @@ class Sessions:
 
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _name(token: Token, cookie: str) -> str:
+    """Says nothing about the token to who has only the store, even if the token is easy to guess."""
+    return hmac.digest(cookie.encode(), token.word.encode(), "sha256").hex()
 
 
 def _parsed(text: str) -> Sequence[Token]:

@@ -1,6 +1,6 @@
 """The files of the page: found once, compressed once, and named so that a browser keeps them until they change.
 
-`index.html` names the others as `/static/FILE`. It is sent with `/static/VERSION/FILE` instead: such an address is
+`index.html` names the others as `/static/FILE`. It is sent with `/static/VERSION/FILE` instead: this address is
 cached for good, because another version of any file gives other addresses. Only files that are in the folder when it
 is listed can be asked for, so a path cannot lead out of it. Knows nothing of sessions or of the coordinator."""
 
@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "static"
-VENDOR = "vendor"  # the folder of third-party scripts; one of them stands for all
+VENDOR = "vendor"  # the folder of third-party scripts; if one of them is there, all are
 NEEDED = f"{VENDOR}/preact.js"
 PREFIX = "/static/"
 

@@ -178,7 +178,7 @@ class QueuePlatform(ABC):
         yield found if self.status(record).state == "running" else None
 
     def record_folder(self, record: JobRecord) -> None:
-        """In the job's folder."""
+        return None  # it is in the job's folder
 
     def _is_there(self, record: JobRecord) -> bool:
         if _is_inside(record):

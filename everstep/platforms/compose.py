@@ -134,7 +134,7 @@ class ComposePlatform:
             yield f"http://127.0.0.1:{port}", env.read_token(token)
 
     def record_folder(self, record: JobRecord) -> None:
-        """In the job's folder."""
+        return None  # it is in the job's folder
 
 
 def _write_files(request: SubmitRequest, secrets: Mapping[str, str]) -> None:

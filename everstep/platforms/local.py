@@ -121,7 +121,7 @@ class LocalPlatform:
             yield (folder / "coordinator.url").read_text().strip(), env.read_token(folder / "token")
 
     def record_folder(self, record: JobRecord) -> None:
-        """In the job's folder."""
+        return None  # it is in the job's folder
 
     def _nodes(self, record: JobRecord) -> Iterator[NodeStatus]:
         from everstep.client.calls import Coordinator

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everstep.pytorch.display import is_number
+from everstep.record.event_file import OURS
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -58,7 +59,7 @@ class TensorBoard:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_continued = any(self._folder.glob("events.out.tfevents.*"))
         purge_step = self._step + 1 if is_continued else None
-        return SummaryWriter(str(self._folder), purge_step=purge_step, flush_secs=_FLUSH_S)
+        return SummaryWriter(str(self._folder), purge_step=purge_step, flush_secs=_FLUSH_S, filename_suffix=OURS)
 
     def _give_up(self, why: str) -> None:
         self._is_enabled = False

@@ -26,7 +26,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RecordFile:
+class CopiedFile:
     size_bytes: int
     sha256: str
 
@@ -43,7 +43,7 @@ class RecordAbout:
     configuration: Mapping[str, Any] = field(default_factory=dict)
     checkpoints: tuple[Mapping[str, Any], ...] = ()  # as `everstep checkpoint list --json` shows them
     view: Mapping[str, Any] = field(default_factory=dict)  # the last JobView, with all workers and nodes
-    files: Mapping[str, RecordFile] = field(default_factory=dict)  # of a copy; empty in the job's own folder
+    files: Mapping[str, CopiedFile] = field(default_factory=dict)  # of a copy; empty in the job's own folder
 
     def to_json(self) -> bytes:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False).encode() + b"\n"
@@ -60,7 +60,7 @@ def parse_about(data: bytes, where: str) -> RecordAbout:
                 hint="use the version of everstep that wrote it",
                 code="record-format-unknown",
             )
-        files = {name: RecordFile(**each) for name, each in told.get("files", {}).items()}
+        files = {name: CopiedFile(**each) for name, each in told.get("files", {}).items()}
         for name, each in files.items():
             if name not in FILES or not isinstance(each.size_bytes, int) or not _SHA256.fullmatch(each.sha256):
                 raise ValueError(f"not a file of a record: {name!r}")

@@ -17,7 +17,7 @@ class Masks:
     def __init__(self, values: Iterable[str] = ()) -> None:
         shapes = {shape for value in values for shape in _shapes(value)}
         # The longest first: a value may be part of another.
-        self._shapes = sorted((shape.encode() for shape in shapes), key=lambda shape: (-len(shape), shape))
+        self._shapes = sorted((as_bytes(shape) for shape in shapes), key=lambda shape: (-len(shape), shape))
         self._mask = MASK.encode()
         self.longest = max(map(len, self._shapes), default=0)
 
@@ -28,7 +28,7 @@ class Masks:
         return data
 
     def apply_text(self, text: str) -> str:
-        return self.apply(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+        return self.apply(as_bytes(text)).decode(errors="surrogateescape")
 
     def cut_before(self, data: bytes, at: int) -> int:
         """Where to cut `data` at or before `at`, so that no value is cut in two."""
@@ -37,6 +37,14 @@ class Masks:
             if 0 <= start < at < start + len(shape):
                 return self.cut_before(data, start)
         return at
+
+
+def as_bytes(text: str) -> bytes:
+    """Any text, also with bytes that Python could not decode, as in the name of a file, or with half a character."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="replace")
 
 
 def too_short(values: Iterable[tuple[str, str]]) -> list[str]:
@@ -50,5 +58,6 @@ def _shapes(value: str) -> Iterable[str]:
             yield part
             yield json.dumps(part)[1:-1]
             yield json.dumps(part, ensure_ascii=False)[1:-1]
-            yield from (quote(part, safe=""), quote(part), quote_plus(part))
-            yield from (repr(part)[1:-1], base64.b64encode(part.encode()).decode().rstrip("="))
+            data = as_bytes(part)
+            yield from (quote(data, safe=""), quote(data), quote_plus(data))
+            yield from (repr(part)[1:-1], base64.b64encode(data).decode().rstrip("="))

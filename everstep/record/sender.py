@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from everstep import env
 from everstep.client.calls import Coordinator
@@ -28,10 +29,13 @@ CLOSE_S = 5.0
 
 def open_sender() -> MetricSender | None:
     """To this job's coordinator; None outside a job."""
-    url, token, worker = env.coordinator_url(), env.token(), env.worker()
+    url, token, worker, job = env.coordinator_url(), env.token(), env.worker(), env.job()
+    if as_told := env.value(env.REPORT_AS):
+        url, job, worker, file = as_told.split(" ", 3)
+        token = env.read_token(Path(file))
     if not (url and token and worker):
         return None
-    coordinator = Coordinator(url, token, env.job())
+    coordinator = Coordinator(url, token, job)
     return MetricSender(coordinator, partial(coordinator.report_metrics, worker))
 
 
@@ -43,15 +47,16 @@ class MetricSender:
         self._waiting: queue.Queue[MetricReport | None] = queue.Queue()  # None, once closed
         self._has_given_up = threading.Event()
         self._thread: threading.Thread | None = None
-        self._lost: list[str] = []  # for each lost report, why
+        self._num_lost, self._why_lost = 0, ""
         self._num_outdated, self._why_outdated = 0, ""
+        self._counting = threading.Lock()
         self._is_said = False
 
     def __call__(self, report: MetricReport) -> None:
         if self._waiting.qsize() >= MOST_WAITING:
             with contextlib.suppress(queue.Empty):  # all of them are under way by now
                 self._waiting.get_nowait()
-                self._lost.append(f"more than {MOST_WAITING} were waiting")
+                self._note_lost(1, f"more than {MOST_WAITING} were waiting")
                 self._waiting.task_done()
         self._waiting.put(report)
         if self._thread is None:
@@ -63,12 +68,12 @@ class MetricSender:
         done = self._waiting.all_tasks_done
         with done:
             done.wait_for(lambda: not self._waiting.unfinished_tasks, deadline_s)
-            self._lost += [f"not accepted within {deadline_s:g} s at the end"] * self._waiting.unfinished_tasks
+            self._note_lost(self._waiting.unfinished_tasks, f"not accepted within {deadline_s:g} s at the end")
         self._has_given_up.set()
         self._waiting.put(None)
         self._coordinator.close()
-        if self._lost:
-            log.warning("%d metric reports did not reach the coordinator: %s", len(self._lost), self._lost[-1])
+        if self._num_lost:
+            log.warning("%d metric reports did not reach the coordinator: %s", self._num_lost, self._why_lost)
         if self._num_outdated:
             log.warning("%d reported metrics were not kept: %s", self._num_outdated, self._why_outdated)
 
@@ -97,10 +102,16 @@ class MetricSender:
             return
         except EverstepError as error:
             if (half := len(reports) // 2) == 0:
-                self._lost.append(error.message)
+                self._note_lost(1, error.message)
                 return
             self._send(reports[:half])
             self._send(reports[half:])
+
+    def _note_lost(self, number: int, why: str) -> None:
+        """By either thread."""
+        with self._counting:
+            self._num_lost += number
+            self._why_lost = why if number else self._why_lost
 
     def _say_once(self, why: str) -> None:
         if not self._is_said and not self._has_given_up.is_set():

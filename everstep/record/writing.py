@@ -20,18 +20,24 @@ from everstep.record.report_rows import check_room, keep_reports
 from everstep.record.tables import ROWS, SERIES
 from everstep.storage.database import upsert
 from everstep.wire import MetricReport, MetricsKept
-from everstep.wire.limits import check_metrics
+from everstep.wire.limits import check_metrics, sample_interval_s
+from everstep.wire.metrics import SYSTEM
 
 OUTDATED = "a newer attempt or generation has trained these steps again"
 MOST_SERIES_AT_HAND = 50_000  # 2 KiB each and more
 
 
+Owner = tuple[str, bool]  # a job, and whether it is about its nodes and workers: these do not count as its own
+
+
 class Incoming(NamedTuple):
-    """A call with reports. Attempt -1: no history fences them."""
+    """A call with reports. Attempt -1: no history fences them. `sample_s`: to an agent, how often the job wants
+    samples."""
 
     job: str
     attempt: int
     reports: Sequence[MetricReport]
+    sample_s: float = 0.0
 
     @property
     def num_points(self) -> int:
@@ -59,6 +65,10 @@ class OpenSeries:
     open_rows: dict[RowKey, Cells] | None = field(default_factory=dict)  # all of them; None: not read yet
 
     @property
+    def owner(self) -> Owner:
+        return self.job, self.name.startswith(SYSTEM)
+
+    @property
     def last_step(self) -> int | None:
         return self.total.last_step if self.total else None
 
@@ -68,7 +78,8 @@ class Writing:
 
     def __init__(self) -> None:
         self._jobs: dict[str, dict[str, OpenSeries]] = {}  # by name; the job that reported last at the end
-        self._num_points: Counter[str] = Counter()  # by job
+        self._num_points: Counter[Owner] = Counter()
+        self._num_series: Counter[Owner] = Counter()
         self._next_series = 0
         self._changed: dict[tuple[int, int, int], Cells] = {}
         self._touched: dict[int, OpenSeries] = {}
@@ -86,11 +97,16 @@ class Writing:
         self._flush()
         return answers
 
+    def forget(self, job: str) -> None:
+        """It is about to be removed."""
+        self._jobs.pop(job, None)
+        self._forget_counts(job)
+
     def _keep_one(self, call: Incoming) -> MetricsKept | Refused:
         known = self._known(call.job)
         names = {f"{report.kind}/{name}" if report.kind else name for report in call.reports for name in report.values}
         try:
-            check_metrics(len(known) + len(names - known.keys()), self._num_points[call.job] + call.num_points)
+            self._check(call, names, known)
             check_room(self._connection, call.job, call.reports)
         except Refused as refusal:
             return refusal
@@ -105,7 +121,17 @@ class Writing:
             self._add(known.get(name) or self._begin(call.job, name), reported) for name, reported in points.items()
         )
         kept = MetricsKept(num_points=call.num_points - num_outdated, num_outdated=num_outdated + num_details_outdated)
+        if call.sample_s:
+            kept = replace(kept, next_s=sample_interval_s(call.sample_s, self._num_points[call.job, True]))
         return replace(kept, reason=OUTDATED) if kept.num_outdated else kept
+
+    def _check(self, call: Incoming, names: set[str], known: dict[str, OpenSeries]) -> None:
+        system = {name for name in names if name.startswith(SYSTEM)}
+        for is_system, some in ((False, names - system), (True, system)):
+            if some:
+                owner = (call.job, is_system)
+                num_series = self._num_series[owner] + len(some - known.keys())
+                check_metrics(num_series, self._num_points[owner] + call.num_points, is_system=is_system)
 
     # --- one series ---
 
@@ -151,7 +177,7 @@ class Writing:
             series.total = pyramid.merged([*([series.total] if series.total else []), *points])
         else:
             series.total = self._sum_up(series, last)
-        self._num_points[series.job] += series.total.num_points - had
+        self._num_points[series.owner] += series.total.num_points - had
         self._touched[series.series] = series
 
     def _cut(self, series: OpenSeries, step: int) -> None:
@@ -171,7 +197,7 @@ class Writing:
         self._changed |= {(series.series, *key): cells for key, cells in changed.items()}
         series.open_rows = {key: cells for key, cells in changed.items() if cells}
         series.total = None if last_kept is None else self._sum_up(series, last_kept)
-        self._num_points[series.job] -= had - (series.total.num_points if series.total else 0)
+        self._num_points[series.owner] -= had - (series.total.num_points if series.total else 0)
         self._touched[series.series] = series
 
     def _sum_up(self, series: OpenSeries, last_step: int) -> Span:
@@ -215,7 +241,10 @@ class Writing:
                     [(number, since) for number, since in json.loads(row.histories)],
                 )
                 known[row.name] = OpenSeries(row.series, job, row.name, held, total, None)
-            self._num_points[job] = sum(each.total.num_points for each in known.values() if each.total)
+            self._forget_counts(job)
+            for each in known.values():
+                self._num_points[each.owner] += each.total.num_points if each.total else 0
+                self._num_series[each.owner] += 1
         self._jobs[job] = known
         return known
 
@@ -224,6 +253,7 @@ class Writing:
             self._next_series = (self._connection.scalar(select(func.max(SERIES.c.series))) or 0) + 1
         series = self._jobs[job][name] = OpenSeries(self._next_series, job, name)
         self._next_series += 1
+        self._num_series[series.owner] += 1
         return series
 
     def _forget_some(self, needed: set[str]) -> None:
@@ -233,7 +263,12 @@ class Writing:
             if num_series <= MOST_SERIES_AT_HAND:
                 return
             num_series -= len(self._jobs.pop(job))
-            del self._num_points[job]
+            self._forget_counts(job)
+
+    def _forget_counts(self, job: str) -> None:
+        for counts in (self._num_points, self._num_series):
+            for is_system in (False, True):
+                del counts[job, is_system]
 
     def _flush(self) -> None:
         rows: list[dict[str, Any]] = []

@@ -96,6 +96,9 @@ class Handler(RendezvousHandler):
             except (DistError, OSError, PeerLost) as error:
                 _say(f"attempt {order.number} did not begin, trying again: {error}")
                 continue
+            # Not as an agent tells its workers: the engine in them must not join the job.
+            for worker in order.workers[:1]:
+                env.update({env.REPORT_AS: f"{self._url} {self._meeting.job} {worker} {self._token}"})
             _say(f"attempt {order.number}: node {order.node_rank} of {order.num_nodes}")
             return RendezvousInfo(store, order.node_rank, order.num_nodes, where)
 

@@ -11,6 +11,8 @@ MAX_DATASETS = 10_000  # of a job
 MAX_REPORTS = 1_000_000  # of a job, with more than numbers
 MAX_SERIES = 10_000  # of a job
 MAX_POINTS = 1_000_000_000  # of a job, in all its series
+MAX_SYSTEM_SERIES = 100_000  # about the nodes and workers of a job, besides its own
+SYSTEM_POINTS = 5_000_000  # of a job, before samples of its nodes and workers get rarer: some 200 MB
 
 
 def check_jobs(num_open: int) -> None:
@@ -46,15 +48,23 @@ def check_reports(num_reports: int) -> None:
         )
 
 
-def check_metrics(num_series: int, num_points: int) -> None:
-    """With those that are new."""
-    if num_series > MAX_SERIES:
+def check_metrics(num_series: int, num_points: int, *, is_system: bool = False) -> None:
+    """With those that are new. What agents sample does not count against what the job reports."""
+    max_series, whose = (MAX_SYSTEM_SERIES, "system ") if is_system else (MAX_SERIES, "")
+    if num_series > max_series:
         raise Refused(
-            f"with these, the job has {num_series} series of metrics, the limit is {MAX_SERIES}: use fewer names",
+            f"with these, the job has {num_series} series of {whose}metrics, the limit is {max_series}: "
+            "use fewer names",
             code="too-many-series",
         )
     if num_points > MAX_POINTS:
         raise Refused(
-            f"with these, the job has {num_points} points of metrics, the limit is {MAX_POINTS}: report less often",
+            f"with these, the job has {num_points} points of {whose}metrics, the limit is {MAX_POINTS}: "
+            "report less often",
             code="too-many-points",
         )
+
+
+def sample_interval_s(wanted_s: float, num_points: int) -> float:
+    """How rarely agents sample a job that has so many system points: the number grows with the logarithm of time."""
+    return wanted_s * 2.0 ** min(num_points // SYSTEM_POINTS, 20)

@@ -51,7 +51,8 @@ class LogPosition:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogsKept:
     positions: list[LogPosition]  # of all workers in the call
-    node_log_mb: int = 0  # the job's bound for the files of each worker
+    node_log_mb: int = 0  # the job's bound for each file of a worker, and for the events of a node
+    node_log_days: float = 0  # and for logs of earlier runs on the node
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,7 @@ MAX_DETAILS_BYTES = 1 << 16  # as JSON, of each report
 MAX_DEPTH = 8
 MOST_SERIES = 1000  # in one answer
 MOST_COLUMNS = 1500  # of a window: fewer than 2,000 rows are read
+SYSTEM = "system/"  # the names of series about nodes and workers begin so
 
 Value = float | Annotated[str, OneOf("nan", "inf", "-inf")]
 
@@ -70,6 +71,7 @@ class MetricsKept:
     num_points: int
     num_outdated: int = 0  # points and details
     reason: str = ""  # for the outdated ones
+    next_s: float = 0.0  # to an agent: seconds until its next sample; 0: none is wanted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +93,7 @@ class SeriesView:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesList:
     series: list[SeriesView]  # in the order of their numbers
-    num_series: int  # of the job
+    num_series: int  # of the job, of those asked for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

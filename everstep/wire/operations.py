@@ -237,9 +237,13 @@ class Operations:
 
     @operation("GET", f"{_JOB}/series", READ_ONLY)
     def series(
-        self, after: Count = 0, limit: Annotated[int, Bounds(ge=1, le=MOST_SERIES)] = MOST_SERIES
+        self,
+        after: Count = 0,
+        limit: Annotated[int, Bounds(ge=1, le=MOST_SERIES)] = MOST_SERIES,
+        *,
+        is_own: bool = False,
     ) -> wire.SeriesList:
-        """Get the job's series of metrics, with the last, least and greatest value; `after` is a series' number."""
+        """Get series of metrics after the one with number `after`; `is_own`: without those about nodes and workers."""
 
     @operation("GET", f"{_JOB}/series/{{series}}", READ_ONLY)
     def series_window(

@@ -174,12 +174,27 @@ class Policy:
     )
     node_log_mb: int = setting(
         1024,
-        "Keep at most this many MB of each log file of a worker on its node",
+        "Keep at most this many MB of each log file of a worker, and of the events of a node, on that node",
         details="The space of older lines is freed. Lines that were not sent to the coordinator before are counted as "
         "dropped",
         least=1,
         most=1 << 20,
         section="logs",
+    )
+    node_log_days: float = setting(
+        30.0,
+        "Remove the logs and events of runs from a node this many days after they ended",
+        details="Done by later runs in the same log folder. The record of a run stays (`record.json` and the "
+        "coordinator's files)",
+        above=0,
+        section="logs",
+    )
+    system_metrics_s: float = setting(
+        10.0,
+        "Sample processors, memory, network and GPUs of nodes and workers this often; 0: never",
+        details="A job with many samples gets fewer: the interval doubles with every 5 million points",
+        least=0,
+        section="metrics",
     )
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
+from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
 from lab import guide
-from lab.command import everstep
+from lab.command import everstep, run
 
 SCRIPT = Path(__file__).parent / "scripts" / "report.py"
 PLAINLY = {"EVERSTEP_NURSERY": "off"}  # it needs no torch
@@ -40,3 +45,30 @@ def test_a_plain_script_reports_and_what_it_trains_again_replaces_the_old(tmp_pa
     (page,) = guide.blocks("../metrics.md", "bash")
     said = guide.type_in(page.replace("JOB", "plain"), tmp_path, {})
     assert "step,time,value" in said and '"num_points": 8' in said
+
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1")
+
+
+def test_in_workers_that_torchrun_starts_and_our_coordinator_brings_together(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        coordinator, url = start_coordinator(CoordinatorFiles(directory=tmp_path))
+        stack.callback(coordinator.kill)
+        token = {"EVERSTEP_TOKEN_FILE": str(tmp_path / "token"), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+        at = ("--rdzv-backend=everstep", f"--rdzv-endpoint={url.removeprefix('http://')}", "--rdzv-id=plain")
+        done = run(*TORCHRUN, *at, SCRIPT, folder=tmp_path, **token)
+        assert done.returncode == 0, done.stderr
+
+        told = everstep("metrics", "plain", "loss", "--coordinator", url, folder=tmp_path, **token)
+        points = list(csv.DictReader(told.stdout.splitlines()))
+        assert [(each["step"], each["value"]) for each in points] == [
+            *((str(step), f"{step}.0") for step in range(6)), ("6", "nan"), ("7", "7.0"),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [(*TORCHRUN, "--standalone"), (sys.executable,)], ids=["torchrun", "python"])
+def test_outside_a_job_the_same_script_runs_and_keeps_nothing(words: tuple[str, ...], tmp_path: Path) -> None:
+    alone = {"RANK": "1", "TORCHELASTIC_RESTART_COUNT": "1"} if len(words) == 1 else {}
+    done = run(*words, SCRIPT, folder=tmp_path, **alone)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == []

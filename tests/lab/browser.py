@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,8 +94,10 @@ class EventStream:
         return next(each for each in self.of(kind) if is_it(each))
 
     def close(self) -> None:
-        if self._response is not None:
-            self._response.close()
+        if self._response is not None and not self.has_ended:
+            connection = self._response.extensions["network_stream"].get_extra_info("socket")
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
         self._thread.join(30)
 
     def _read(self, headers: dict[str, str]) -> None:

@@ -35,6 +35,7 @@ from everstep.coordinator.edge.handlers import HttpCall
 from everstep.coordinator.edge.openapi import adapter, parameter_adapter
 from everstep.coordinator.edge.stream_reply import STREAM, StreamReply
 from everstep.coordinator.job import CoordinatedJob
+from everstep.coordinator.retention import DAYS
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.turns import Turns
@@ -115,10 +116,17 @@ class Dispatcher:
     """The coordinator as an ASGI application, behind the guard. `code`: the folder whose tarballs nodes may fetch."""
 
     def __init__(
-        self, store: Store, sessions: Sessions, code: Path | None, on_ready: Callable[[], None], turns: Turns
+        self,
+        store: Store,
+        sessions: Sessions,
+        code: Path | None,
+        on_ready: Callable[[], None],
+        turns: Turns,
+        *,
+        keep_days: float = DAYS,
     ) -> None:
         self._store, self._sessions, self._code = store, sessions, code
-        self._on_ready, self._turns = on_ready, turns
+        self._on_ready, self._turns, self._keep_days = on_ready, turns, keep_days
         self._routes = Routes(OPERATIONS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -159,7 +167,7 @@ class Dispatcher:
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end."""
         await receive()
-        self._service = Service(self._store, turns=self._turns)
+        self._service = Service(self._store, turns=self._turns, keep_days=self._keep_days)
         self._on_ready()
         await send({"type": "lifespan.startup.complete"})
         await receive()

@@ -148,8 +148,8 @@ async def report_node_metrics(call: HttpCall, agent: str, message: wire.MetricRe
     return await call.service.metrics.report_node(call.job.roster, agent, message.reports)
 
 
-async def series(call: HttpCall, after: int = 0, limit: int = MOST_SERIES) -> wire.SeriesList:
-    return await call.service.metrics.series(call.job_name, after, limit)
+async def series(call: HttpCall, after: int = 0, limit: int = MOST_SERIES, *, is_own: bool = False) -> bytes:
+    return await call.service.metrics.series(call.job_name, after, limit, is_own=is_own)
 
 
 async def series_window(

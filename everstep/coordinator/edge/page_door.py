@@ -1,6 +1,6 @@
-"""Where browsers come in: the page's files for anyone, sessions for whoever has a code or a token.
+"""Where browsers come in: the page's files for anyone, sessions for people with a code or a token.
 
-The files hold nothing of any job. All else needs a session: its cookie stands for a token of the same role."""
+The files hold nothing of any job. All else needs a session: its cookie means what a token of the same role means."""
 
 from __future__ import annotations
 

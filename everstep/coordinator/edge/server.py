@@ -25,6 +25,7 @@ from everstep.coordinator.edge.connection import HttpConnection
 from everstep.coordinator.edge.dispatch import Dispatcher
 from everstep.coordinator.edge.guard import Guard, KnownTokens
 from everstep.coordinator.edge.page_door import PageDoor
+from everstep.coordinator.retention import DAYS
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.turns import Turns
 from everstep.errors import UsageError
@@ -64,6 +65,7 @@ def serve(
     tls_key: Path | None = None,
     code: Path | None = None,
     show_page: Callable[[str], None] | None = None,
+    keep_days: float = DAYS,
 ) -> None:
     """Answer until SIGTERM or SIGINT. The URL goes to stdout, and as one line to `ready_fd` or `ready_file`.
     `show_page` gets the address that opens the page once."""
@@ -87,7 +89,7 @@ def serve(
                 show_page(page_address(url, sessions.printed_code(time.time())))
 
         turns = Turns()
-        app = Dispatcher(store, sessions, code, on_ready, turns)
+        app = Dispatcher(store, sessions, code, on_ready, turns, keep_days=keep_days)
         config = uvicorn.Config(
             Guard(app, known, PageDoor(sessions, StaticFiles(), store)),
             http=functools.partial(HttpConnection, turns),  # type: ignore[arg-type]

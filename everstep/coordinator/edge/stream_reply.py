@@ -17,15 +17,15 @@ from everstep.wire.page_bounds import MOST_COMPARED
 
 STREAM = "/v1/stream"
 BEAT_S = 10.0
-SLOW_S = 10.0  # a reader that takes nothing for so long is cut
+SLOW_S = 10.0  # a reader that takes nothing for this long is cut
 
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 _AGAIN = b"retry: 1000\n\n"  # ms until a browser comes back
 
 
 class StreamReply:
-    def __init__(self, stream: Stream, *, beat_s: float = BEAT_S, slow_s: float = SLOW_S) -> None:
-        self._stream, self._beat_s, self._slow_s = stream, beat_s, slow_s
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
@@ -52,14 +52,14 @@ class StreamReply:
             if said:
                 body = {"type": "http.response.body", "body": said, "more_body": True}
                 try:
-                    await asyncio.wait_for(send(body), self._slow_s)
+                    await asyncio.wait_for(send(body), SLOW_S)
                 except asyncio.TimeoutError:
                     return await _cut(scope, gone)
             if self._stream.is_closed:
                 await send({"type": "http.response.body", "body": encode("bye", {}), "more_body": False})
                 return None
             try:
-                await asyncio.wait_for(reader.has_news.wait(), self._beat_s)
+                await asyncio.wait_for(reader.has_news.wait(), BEAT_S)
             except asyncio.TimeoutError:
                 said = b": beat\n\n"
                 continue

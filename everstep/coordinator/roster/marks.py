@@ -70,7 +70,7 @@ def _of(roster: Roster, name: str) -> dict[str, Any]:
 
 
 def _of_closing(before: Roster, after: Roster) -> Iterator[dict[str, Any]]:
-    if before.generation.is_open and after.generation is not before.generation:
+    if before.generation.is_open and after.generation is not before.generation and not before.is_over:
         is_followed = after.generation.number > before.generation.number
         closed = after.previous if is_followed else after.generation
         if closed.is_closed:

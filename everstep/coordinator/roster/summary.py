@@ -53,7 +53,7 @@ def summary_of(roster: Roster, signs: Mapping[str, Sign], reason: str, past: Pas
 
 
 def committed_step(roster: Roster, signs: Mapping[str, Sign]) -> int:
-    """As far as members of the latest generation have told it."""
+    """As far as members of the latest generation have reported it."""
     workers = roster.workers
     return max(
         (max(workers[name].step, signs[name].step if name in signs else 0) for name in roster.generation.ranks),

@@ -28,6 +28,7 @@ from everstep.storage.database import StoreError, StoreTaken, open_engine, sqlit
 
 MAX_SMALL = 128  # blocks that wait to be packed together, and are searched without a filter
 DAY_S = 86_400.0
+_BLOCKS_AT_ONCE = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +147,21 @@ class LogStore:
                 _add_drops(connection, job, old_lines=num_lines, old_bytes=num_bytes)
         for job, _, _ in gone:
             self._totals.pop(job, None)  # to be read again
+
+    def drop(self, job: str) -> int:
+        """Remove all of a job, some blocks at a time. Returns how many lines that were."""
+        self._totals.pop(job, None)
+        ours, num_lines = LOG_BLOCKS.c.job == job, 0
+        first = select(LOG_BLOCKS.c.number, LOG_BLOCKS.c.num_lines).where(ours).order_by(LOG_BLOCKS.c.number)
+        while True:
+            with self._writing() as connection:
+                found = connection.execute(first.limit(_BLOCKS_AT_ONCE)).all()
+                if not found:
+                    for table in (LOG_WRITERS, LOG_DROPS):
+                        connection.execute(delete(table).where(table.c.job == job))
+                    return num_lines
+                connection.execute(delete(LOG_BLOCKS).where(ours, LOG_BLOCKS.c.number <= found[-1].number))
+            num_lines += sum(row.num_lines for row in found)
 
     # --- packing and bounds ---
 

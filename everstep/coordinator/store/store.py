@@ -43,6 +43,7 @@ from everstep.coordinator.store.migrate import bring_up_to_date
 from everstep.coordinator.store.tables import (
     BAD_SHARDS,
     DATASETS,
+    ENDED_JOBS,
     GENERATIONS,
     HOLDERS,
     JOBS,
@@ -80,6 +81,7 @@ class Store:
         try:
             with self._engine.begin() as connection:
                 bring_up_to_date(connection)
+                ENDED_JOBS.create(connection, checkfirst=True)
                 self.epoch = _take(connection)
         except SQLAlchemyError as error:
             raise _not_opened(error) from None
@@ -222,6 +224,24 @@ class Store:
                 connection.execute(delete(PAGE_SESSIONS).where(PAGE_SESSIONS.c.digest == session.digest))
 
         await self.in_thread(drop)
+
+    def jobs_ended(self, now: float, before: float, limit: int) -> list[str]:
+        """Of the jobs that are over, those that were so at a time before this one. When a job was first seen to be over
+        is kept here."""
+        is_over = JOBS.c.is_finished | JOBS.c.is_stopped
+        with self._writing() as connection:
+            new = select(JOBS.c.job).where(is_over, JOBS.c.job.not_in(select(ENDED_JOBS.c.job)))
+            if rows := [{"job": job, "seen_at": now} for job in connection.scalars(new)]:
+                connection.execute(insert(ENDED_JOBS), rows)
+            old = select(ENDED_JOBS.c.job).where(ENDED_JOBS.c.seen_at < before).order_by(ENDED_JOBS.c.seen_at)
+            return list(connection.scalars(old.limit(limit)))
+
+    def drop(self, job: str) -> None:
+        """Remove all rows of a job."""
+        tables = [each for each in TABLES.sorted_tables if "job" in each.columns]
+        with self._writing() as connection:
+            for table in (*tables, ENDED_JOBS):
+                connection.execute(delete(table).where(table.c.job == job))
 
     def save_ledgers(self, job: str, ledgers: Sequence[Rows]) -> None:
         """Write what changed in them."""

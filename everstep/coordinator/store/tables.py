@@ -75,3 +75,5 @@ BAD_SHARDS = Table(
     TABLES,
     *(_name("job"), _name("dataset"), _key("start"), _number("failures"), _text("reason"), _json("skipped")),
 )
+# Made where it is missing: an older version that finds it need not know it.
+ENDED_JOBS = Table("ended_jobs", MetaData(), _name("job"), Column("seen_at", Float, nullable=False))

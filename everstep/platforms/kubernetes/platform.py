@@ -127,7 +127,7 @@ class KubernetesPlatform:
             yield f"http://127.0.0.1:{port}", token
 
     def record_folder(self, record: JobRecord) -> None:
-        """Only beside the checkpoints: the pod's folder ends with it."""
+        return None  # it is only beside the checkpoints: the pod's folder ends with it
 
 
 # --- creating and removing ------------------------------------------------------------------------

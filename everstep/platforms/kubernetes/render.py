@@ -256,7 +256,8 @@ def _coordinator_pod(
         environment += [_from_order(names, TEMPLATE, _WORKER_KEY)]
     else:
         environment += [_from_secret(env.TOKEN, names.token, ALL_TOKENS)]
-    environment += [each for each in _secrets(job, names) if "://" in job.checkpoint.uri and is_for_storage(each["name"])]
+    if "://" in job.checkpoint.uri:  # the record goes there
+        environment += [each for each in _secrets(job, names) if is_for_storage(each["name"])]
     volumes, mounts = record_volume(job)
     container = {
         "name": MAIN,

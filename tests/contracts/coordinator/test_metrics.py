@@ -239,8 +239,13 @@ def test_there_are_so_many_and_no_more(tmp_path, server_class, play, puppet_clas
 # --- everstep status ---
 
 
-def test_status_says_the_newest_of_each(play, puppet_class):
+def test_status_says_the_newest_of_each_however_many_workers_are_sampled(play, puppet_class):
     one = play()
+    one.coordinator.report("n0", wire.AgentReport(incarnation="i", node="n0", workers=[], wait_s=0.0))
+    for first in (0, 900):
+        values = {f"x{first + number}": 1.0 for number in range(900)}
+        sample = MetricReport(kind="system/w0", step=1, time=1.0, values=values)
+        one.coordinator.report_node_metrics("n0", wire.MetricReports(reports=[sample]))
     script = Script(one, puppet_class(one.coordinator))
     script.report(TRAINING, VALIDATION, replace(TRAINING, step=200, values={"loss": 0.25, "epochs": 2.0}))
     done = subprocess.run(

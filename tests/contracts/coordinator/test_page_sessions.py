@@ -67,7 +67,9 @@ def test_an_expired_code_opens_nothing(tmp_path, server_class):
 
 
 def test_a_session_ends_after_a_time(tmp_path, server_class):
-    before = "from everstep.coordinator.edge import page_door\nfrom everstep.page import sessions\nsessions.SESSION_S = 0.0\n"  # the browser keeps the cookie longer
+    # The browser keeps the cookie longer.
+    before = "from everstep.coordinator.edge import page_door\nfrom everstep.page import sessions\n"
+    before += "sessions.SESSION_S = 0.0\n"
     server = server_class(tmp_path, str(tmp_path / "db"), before=before)
     with opened(server) as browser:
         assert refusal(browser.http.get("/v1/jobs")) == (401, "session-expired")

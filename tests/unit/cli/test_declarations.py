@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[3]
 # One more field, in the one file that declares the settings of a job; nothing else is touched.
 DECLARES_ONE_MORE = """
 import sys
+from dataclasses import fields
 from dataclasses import dataclass
 from everstep.settings import setting
 import everstep.wire, everstep.wire.policy as home
@@ -126,3 +128,11 @@ def test_words_after_the_script_belong_to_it() -> None:
     )
     assert "script='train.py', args=('--epochs', '3', '-m')" in shown
     assert "nproc_per_node='2'" in shown and "module=False" in shown and "policy={'lease_s': 4.0}" in shown
+
+
+def test_the_job_files_page_shows_the_default_that_a_missing_key_has() -> None:
+    page = (ROOT / "docs" / "job_file.md").read_text()
+    for each in fields(Policy):
+        if section := settings_of(Policy)[each.name].section:
+            default = "none" if each.default is None else f"`{each.default}`"
+            assert f"| `{section}.{each.name}` | {default} |" in page

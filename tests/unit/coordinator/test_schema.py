@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, inspect, text
 from everstep.coordinator.roster.facts import Roster
 from everstep.coordinator.store import migrate
 from everstep.coordinator.store.store import Store
-from everstep.coordinator.store.tables import TABLES
+from everstep.coordinator.store.tables import ENDED_JOBS, TABLES
 from everstep.errors import UsageError
 from everstep.wire import Policy
 
@@ -67,7 +67,7 @@ def differences(path):
     def compare(connection):
         options = {"version_table": "everstep_version", "compare_type": True}
         context = MigrationContext.configure(connection, opts=options)
-        return compare_metadata(context, TABLES), context.get_current_revision()
+        return compare_metadata(context, [TABLES, ENDED_JOBS.metadata]), context.get_current_revision()
 
     return changed(path, compare)
 

@@ -284,7 +284,9 @@ def test_a_masked_secret_is_not_taken_for_a_value() -> None:
 
 
 def test_each_setting_of_the_policy_has_a_place_in_the_file() -> None:
-    blocks = [Job.model_fields[name].annotation.model_fields for name in ("elastic", "health", "shards", "logs")]
+    blocks = [
+        Job.model_fields[name].annotation.model_fields for name in ("elastic", "health", "shards", "logs", "metrics")
+    ]
     named = {name for block in blocks for name in block} - {"check"}
     elsewhere = {"start_nodes", "start_workers", "min_nodes", "max_nodes", "max_restarts"}
     assert named | elsewhere == {field.name for field in fields(Policy)}

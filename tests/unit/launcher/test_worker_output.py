@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import os
 
 import pytest
 
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.launcher.worker_output import OutputPosition, WorkerOutput, split_lines
-from everstep.record.log_chunk import MAX_LINE_BYTES, STDERR, STDOUT
+from everstep.record.log_chunk import MAX_CHUNK_BYTES, MAX_LINE_BYTES, STDERR, STDOUT
 from everstep.record.log_masks import Masks
+from everstep.wire.logs import MAX_DATA
 
 NOW = 1e12  # later than any file's time
 
@@ -142,3 +144,51 @@ def test_zeros_that_a_worker_prints_are_not_a_hole(files):
 
 def test_lines_of_any_encoding_are_taken():
     assert split_lines(b"caf\xe9\nna\xc3\xafve\n", Masks(), is_whole=False)[0][1] == "naïve"
+
+
+def test_a_file_that_cannot_be_read_is_not_the_end_of_the_output(files):
+    output = output_of(files)
+    append(files.stdout, "one\n")
+    assert take(output) == ["one"]
+    files.stdout.rename(files.stdout.with_suffix(".aside"))
+    files.stdout.mkdir()  # an error that root gets, too
+    for look in (lambda: take(output, is_ended=True), lambda: take(output)):
+        with pytest.raises(OSError, match="directory"):
+            look()
+
+    files.stdout.rmdir()
+    assert take(output, is_ended=True) == []  # gone: nothing more comes
+
+
+def test_bytes_that_are_no_text_do_not_make_a_chunk_too_large(files):
+    output, found = output_of(files), []
+    append(files.stdout, (b"\xfe" * 63 + b"\n") * 8000)
+    append(files.stderr, b"\xfe" * 100_000)
+    while lines := output.next_lines(NOW, is_ended=True):
+        assert len(lines.chunk.text) <= 2 * MAX_CHUNK_BYTES - 1000
+        assert len(base64.b64encode(lines.chunk.pack())) <= MAX_DATA
+        output.continue_from(lines.end)
+        found += [lines.chunk.line(index).text for index in range(lines.chunk.num_lines)]
+    assert sum(len(text) for text in found) == 8000 * 63 + 100_000
+
+
+def test_lines_that_are_refused_are_skipped_and_counted(files):
+    output = output_of(files)
+    append(files.stdout, "one\ntwo\n")
+    append(files.stderr, "three\n")
+    output.next_lines(NOW, is_ended=False)
+    output.drop_read()
+    append(files.stdout, "four\n")
+
+    found = output.next_lines(NOW, is_ended=False)
+    assert (found.first_line, found.dropped_lines, found.dropped_bytes) == (3, 3, 14)
+    assert found.chunk.line(0).text == "four"
+
+
+def test_what_was_read_and_not_kept_is_left(files):
+    output = output_of(files)
+    append(files.stdout, "one\n")
+    found = output.next_lines(NOW, is_ended=False)
+    assert output.num_left() == 4
+    output.continue_from(found.end)
+    assert output.num_left() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +13,12 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from everstep.data.loader import DataLoader
+from everstep.engine.agreed_values import Agreed
 from everstep.engine.buckets import lay_out
+from everstep.engine.leadership import Leadership
 from everstep.engine.settings import Settings
+from everstep.engine.step import Engine
+from everstep.engine.world import World
 from everstep.errors import UsageError
 from everstep.native import DistributedDataParallel, ElasticTrainer
 from lab.alone import make_engine, make_trainer
@@ -209,6 +214,38 @@ def test_a_step_without_weight_does_not_move_buffers(counts: bool) -> None:
         engine.end_micro_batch()
         engine.after_commit()
     assert all(torch.equal(before[name], each) for name, each in model.named_buffers())
+
+
+def test_after_a_step_that_did_not_count_a_newcomer_asks_with_all_others_and_by_the_same_names() -> None:
+    def passed_step(engine: Engine) -> None:
+        engine.begin_micro_batch(engine.next_micro_batch(), 0.0)
+        model(torch.ones(1, 1)).sum().backward()
+        engine.update(lambda: None, is_final=True)
+        engine.end_micro_batch()
+        engine.after_commit()
+
+    model, engine = nn.Linear(1, 1), make_engine()
+    engine.work.configure(Settings(micro_batches_per_worker=1, reduce="fast", counts_empty_steps=False))
+    engine.registry.add("model", model)
+    passed_step(engine)
+    assert engine.gather("hello") == ["hello"]
+    work = engine.work
+    ours = work.hello(worker="w0", job="j", settled=1, is_agreeing=False, neighbors=[], inlet=[])
+    newcomer = replace(ours, worker="w1", settled=0, answers={}, num_passed=0)
+    leadership, names = Leadership(leader=0, receivers=(1,), reason=""), []
+    for rank in range(2):  # as the one that was there, and as the newcomer
+        work.agreed = Agreed(num_passed=ours.num_passed, num_asked=1) if rank == 0 else Agreed()
+        work.forget()
+        work.num_micro_batches = 2
+        work.settle([ours, newcomer], leadership, World(generation=2, rank=rank, size=2))
+        assert work.agreed.ranks == [0]
+        work.forget()
+        work.num_micro_batches = 1  # the rest of the step is one worker's: it is only about what is asked after it
+        work.make_plan(World(generation=2, rank=0, size=1))
+        passed_step(engine)
+        assert work.agreed.ranks is None
+        names.append(work.agreed.name())
+    assert names[0] == names[1]
 
 
 class Segments(nn.Module):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from everstep.errors import UsageError
-from everstep.record.about import LOGS, RecordAbout, RecordFile, parse_about
+from everstep.record.about import LOGS, CopiedFile, RecordAbout, parse_about
 
-FILE = RecordFile(size_bytes=3, sha256="0" * 64)
+FILE = CopiedFile(size_bytes=3, sha256="0" * 64)
 ABOUT = RecordAbout(job="job", state="succeeded", configuration={"script": "ü.py"}, files={LOGS: FILE})
 
 

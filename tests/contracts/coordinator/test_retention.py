@@ -1,0 +1,139 @@
+"""Jobs that are over leave the memory, and after some days the store, with their metrics and lines; others stay."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import inspect
+
+from everstep import wire
+from everstep.coordinator.service import Service
+from everstep.coordinator.store.store import Store
+from everstep.errors import Refused
+from everstep.storage.database import StoreError, open_engine
+from lab.log_writer import Writer
+
+# Each look comes at once, and a day is a second: so "2 days" are within reach.
+SOON = """
+from everstep.coordinator import retention
+retention.SWEEP_S, retention._DAY_S, retention.DAYS = 0.1, 1.0, 2.0
+from everstep.coordinator.edge import server
+server.serve.__kwdefaults__["keep_days"] = 2.0
+"""
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_url"))
+    return str(tmp_path_factory.mktemp("store") / "store.db")
+
+
+@pytest.fixture
+def soon(server_class: Any, tmp_path_factory: pytest.TempPathFactory, store_url: str) -> Iterator[Any]:
+    server = server_class(tmp_path_factory.mktemp("coordinator"), store_url, before=SOON)
+    yield server
+    server.stop()
+    assert "Traceback" not in server.log_file.read_text(), server.log_file.read_text()
+
+
+def until(what: Any, *, within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_gone(coordinator: Any) -> bool:
+    try:
+        coordinator.view()
+        return False
+    except Refused as refused:
+        return refused.code == "job-unknown"
+
+
+def rows_of(url: str, job: str) -> dict[str, int]:
+    """By table, in all files of the store."""
+    path = None if "://" in url else url
+    found: dict[str, int] = {}
+    for each in [url] if path is None else [path, f"{path}.record", path.replace(".db", "-logs.db")]:
+        engine = open_engine(each)
+        with engine.connect() as connection:
+            for name in inspect(connection).get_table_names():
+                columns = {column["name"] for column in inspect(connection).get_columns(name)}
+                if "job" in columns:
+                    told = connection.exec_driver_sql(f"select count(*) from {name} where job = '{job}'")
+                    found[name] = int(told.scalar_one())
+        engine.dispose()
+    return found
+
+
+def fill(play: Any, server: Any) -> Writer:
+    """A job with all kinds of rows."""
+    story = play(server)
+    (puppet,) = story.training(1)
+    report = wire.MetricReport(step=1, time=1.0, generation=1, values={"loss": 1.0}, details={"note": "x"})
+    story.coordinator.report_metrics(puppet.name, wire.MetricReports(reports=[report]))
+    writer = Writer(story.coordinator)
+    writer.say("one", "two")
+    return writer
+
+
+def test_a_job_that_ended_long_ago_is_removed_with_all_that_it_had_and_an_open_one_stays(
+    play: Any, soon: Any, store_url: str
+) -> None:
+    over, going = fill(play, soon).coordinator, fill(play, soon).coordinator
+    job, other = over.view().job, going.view().job
+    before = {name for name, number in rows_of(store_url, job).items() if number}
+    assert {"jobs", "workers", "generations", "record_series", "record_reports", "log_blocks", "log_writers"} <= before
+    over.stop(wire.Stop(reason="enough"))
+
+    until(lambda: is_gone(over))
+    assert set(rows_of(store_url, job).values()) == {0}
+    assert rows_of(store_url, other)["record_series"] == 1
+    assert [each.text for each in going.logs().lines] == ["one", "two"]
+    log = soon.log_file.read_text()
+    assert f"removed 1 jobs that ended more than 2 days ago, with 1 series and 2 lines: {job}" in log
+    assert over.create_job(wire.JobSpec()).generation == 0  # the name is free again
+
+
+def test_a_job_that_is_over_leaves_the_memory_and_is_read_again_when_somebody_asks(store_url: str) -> None:
+    async def story() -> None:
+        service = Service(Store(store_url))
+        try:
+            for name in ("open", "over"):
+                await service.create(name, wire.JobSpec())
+            await (await service.job("over")).stop("enough")
+            for _ in range(2):
+                await service.retention.sweep(time.time())
+            assert service.job_at_hand("over") is None
+            assert service.job_at_hand("open") is not None
+            assert (await service.job("over")).view().reason == "enough"
+            with pytest.raises(Refused):
+                await service.job("never")
+        finally:
+            await service.close()
+
+    asyncio.run(story())
+
+
+def test_a_change_to_a_job_that_has_just_left_the_memory_is_asked_for_again(store_url: str) -> None:
+    async def story() -> None:
+        service = Service(Store(store_url))
+        try:
+            job = await service.create("left", wire.JobSpec())
+            await job.stop("enough")
+            await service._drop("left")
+            report = wire.AgentReport(
+                incarnation="i", node="a", workers=[], num_workers=1, address="h", probe_port=1, free_port=2
+            )
+            with pytest.raises(StoreError, match="ask again"):
+                await asyncio.wait_for(job.report("a", report), 30.0)
+        finally:
+            await service.close()
+
+    asyncio.run(story())

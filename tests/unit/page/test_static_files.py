@@ -1,0 +1,79 @@
+"""The page's files: kept by browsers until they change, small on the wire, and nothing else of the disk."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import pytest
+
+from everstep.page.static_files import StaticFiles
+
+INDEX = '<script type="module" src="/static/app.js"></script><link href="/static/page.css">'
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "static" / "vendor").mkdir(parents=True)
+    (tmp_path / "secret.js").write_text("secret")
+    for name, text in {"index.html": INDEX, "app.js": "import './b.js';" * 50, "vendor/preact.js": "p"}.items():
+        (tmp_path / "static" / name).write_text(text)
+    return tmp_path / "static"
+
+
+@pytest.fixture
+def files(folder):
+    return StaticFiles(folder)
+
+
+def header(reply, name):
+    return dict(reply.headers)[name].decode()
+
+
+def version(files):
+    return re.search(r'"/static/(\w+)/app.js"', files.reply("/", {}).body.decode())[1]
+
+
+def test_every_view_is_the_same_index(files):
+    assert files.reply("/", {}).body == files.reply("/jobs/a", {}).body == files.reply("/compare", {}).body
+    assert header(files.reply("/", {}), b"cache-control") == "no-cache"
+
+
+def test_the_index_names_files_by_a_version_that_is_kept_for_good(files):
+    reply = files.reply(f"/static/{version(files)}/app.js", {})
+    assert reply.body.startswith(b"import") and "immutable" in header(reply, b"cache-control")
+    assert header(reply, b"content-type") == "text/javascript; charset=utf-8"
+
+
+def test_a_file_that_changes_gets_another_address(files, folder):
+    before = version(files)
+    (folder / "app.js").write_text("changed")
+    assert version(files) != before
+    assert files.reply(f"/static/{version(files)}/app.js", {}).body == b"changed"
+    assert files.reply(f"/static/{before}/app.js", {}) is None
+
+
+def test_a_browser_that_has_a_file_is_not_sent_it_again(files):
+    etag = dict(files.reply("/static/app.js", {}).headers)[b"etag"]
+    again = files.reply("/static/app.js", {b"if-none-match": b'W/"x", ' + etag})
+    assert (again.status, again.body) == (304, b"")
+    assert files.reply("/static/app.js", {b"if-none-match": b'"x"'}).status == 200
+
+
+def test_files_are_compressed_for_those_who_can_read_it(files):
+    packed, plain = files.reply("/static/app.js", {b"accept-encoding": b"br, gzip"}), files.reply("/static/app.js", {})
+    assert gzip.decompress(packed.body) == plain.body and len(packed.body) < len(plain.body)
+    assert (header(packed, b"content-encoding"), header(packed, b"vary")) == ("gzip", "accept-encoding")
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../secret.js", "/static//etc/passwd", "/static/none.js", "/favicon.ico", "/static/", "/x.py"]
+)
+def test_what_is_not_in_the_folder_is_not_there(files, path):
+    assert files.reply(path, {}) is None
+
+
+def test_without_the_scripts_of_others_the_page_says_what_to_do(files, folder):
+    (folder / "vendor" / "preact.js").unlink()
+    reply = files.reply("/", {})
+    assert reply.status == 200 and b"make setup" in reply.body and b"<script" not in reply.body

@@ -1,11 +1,11 @@
 """How quick and how light the page is, in a real browser (Debian's chromium) before a real coordinator on loopback.
 
-The coordinator has 10,000 jobs, one series of a million points, and a job whose 100 series get a point each second. Times
-are taken inside the page: from the click, or the start of the navigation, to the animation frame after what was asked
-for is in the document. Medians of 9, beside the time that the same browser takes for an empty page. The processor's
-share is that of all processes of the browser, less what they take with an empty page. The heap is read after a forced
-collection: once it has settled, and again after the given minutes at 10 times the rate. Prints a table; the last line is
-JSON.
+The coordinator has 10,000 jobs, one series of a million points, and a job whose 100 series get a point each second.
+Times are taken inside the page: from the click, or the start of the navigation, to the animation frame after what was
+asked for is in the document. Medians of 9, beside the time that the same browser takes for an empty page. The
+processor's share is that of all processes of the browser, less what they take with an empty page. The heap is read
+after a forced collection: once it has settled, and again after the given minutes at 10 times the rate. Prints a table;
+the last line is JSON.
 
     python benchmarks/page.py --minutes 10"""
 
@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from everstep import wire
 from everstep.client.calls import Coordinator
@@ -43,6 +44,7 @@ SETTLE_S = 20.0
 LIVE_JOB, PLOT_JOB = "live", "plotted"
 AT_ONCE = 10_000
 DEADLINE_MS = 20_000  # for one measurement
+
 
 class Live:
     """A job that reports like a training would: each series gets a point per period."""
@@ -108,14 +110,16 @@ def create_jobs(url: str, token: str, num_jobs: int) -> None:
 
 def until(page: Any, condition: str, begin: str = "") -> float:
     """Seconds from `begin`, or from the start of the navigation, to the frame after the condition holds."""
-    return float(page.evaluate(f"""() => new Promise((done) => {{
+    return float(
+        page.evaluate(f"""() => new Promise((done) => {{
       const start = {"performance.now()" if begin else "0"};
       {begin};
       const look = () => ({condition})
         ? requestAnimationFrame(() => done((performance.now() - start) / 1000))
         : performance.now() - start > {DEADLINE_MS} ? done(NaN) : requestAnimationFrame(look);
       look();
-    }})"""))
+    }})""")
+    )
 
 
 def median(measure: Callable[[int], float], name: str) -> float:
@@ -181,7 +185,9 @@ def measure(browser: Any, url: str, files: CoordinatorFiles, arguments: argparse
     state = context.storage_state()
 
     with empty_page() as empty:
-        found["empty_paint_s"] = median(lambda _: in_new_window(browser, None, empty, "document.querySelector('main')")[0], "empty page")
+        found["empty_paint_s"] = median(
+            lambda _: in_new_window(browser, None, empty, "document.querySelector('main')")[0], "empty page"
+        )
         page.goto(empty)
         idle = cores(CORE_S / 3)
     rows = "document.querySelector('tbody a')"
@@ -205,7 +211,8 @@ def measure(browser: Any, url: str, files: CoordinatorFiles, arguments: argparse
 
     found["sort_10000_s"] = median(sort, f"sort {arguments.jobs} jobs")
 
-    points = f"document.querySelector('figure canvas') && document.querySelector('figure footer').textContent.includes('of {arguments.points:,} ')"
+    said = "document.querySelector('figure footer').textContent"
+    points = f"document.querySelector('figure canvas') && {said}.includes('of {arguments.points:,} ')"
 
     def open_plot(number: int) -> float:
         page.evaluate("history.pushState(null, '', '/'); dispatchEvent(new PopStateEvent('popstate'))")

@@ -2,7 +2,8 @@
 
 One coordinator process on loopback with 200 simulated workers: each watches, which is its heartbeat, and leases.
 First without metrics, then while 16 of them report as fast as they are answered: every call has 50 reports of 10
-metrics, durable before the reply. A heartbeat's figure is the time of its call. Then a series of a million points,
+metrics, durable before the reply. Then the same while 100 browsers, which are another process, follow the job's live
+stream. A heartbeat's figure is the time of its call. Then a series of a million points,
 which was there before, is fetched for a plot of 1,000 columns, ready as lists. On SQLite, and with --postgresql there
 as well, both with fsync. At the end, the coordinator must have all points that it has acknowledged. Searches of logs:
 see benchmarks/logs.py. Prints a table; the last line is JSON. On a busy machine, look at `starved_share` first.
@@ -34,6 +35,7 @@ from benchmarks.leases import BATCH_SIZE, DATASET, MINIBATCHES, POLICY, postgres
 from benchmarks.leases import Worker as Lessee
 from benchmarks.logs import measure as measure_logs
 from benchmarks.membership import Town, cpu_s, gather_some, running_coordinator
+from benchmarks.stream_readers import following
 from everstep import wire
 from everstep.record.store import MetricStore
 from everstep.record.writing import Incoming
@@ -119,22 +121,36 @@ async def measure(url: str, token: str, pid: int, arguments: argparse.Namespace)
     await gather_some([worker.begin for worker in workers])
     quiet_s = await lives(workers, time.monotonic() + arguments.seconds)
     reporters = [Reporter(town, workers[number].name, number) for number in range(NUM_REPORTERS)]
-    since = time.monotonic() + WARM_S
-    until, used_s, waited_s = since + arguments.seconds, cpu_s(pid), starved_s(pid)
-    loaded = asyncio.create_task(lives(workers, until))
-    counts = await asyncio.gather(*(each.report(since, until) for each in reporters))
-    loaded_s = await loaded
+
+    async def load() -> tuple[list[float], int]:
+        """The times of heartbeats while all report, and the points that were acknowledged after the first moments."""
+        since = time.monotonic() + WARM_S
+        until = since + arguments.seconds
+        beating = asyncio.create_task(lives(workers, until))
+        counts = await asyncio.gather(*(each.report(since, until) for each in reporters))
+        return await beating, sum(counts)
+
+    used_s, waited_s = cpu_s(pid), starved_s(pid)
+    loaded_s, num_timed = await load()
     starved = starved_s(pid) - waited_s
     num_points = sum(each.num_points for each in reporters)
     found = {
-        "points_per_s": sum(counts) / arguments.seconds,
+        "points_per_s": num_timed / arguments.seconds,
         "heartbeat_p99_s": p99(loaded_s),
         "heartbeat_p50_s": statistics.median(loaded_s),
         "quiet_heartbeat_p99_s": p99(quiet_s),
         "starved_share": starved / (arguments.seconds + WARM_S),  # of the time: for want of a processor, not of us
         "coordinator_cpu_per_point_s": (cpu_s(pid) - used_s) / num_points,  # heartbeats and leases included
     }
-    await check(town, num_points)
+    with following(url, token, town.job, arguments.readers) as read:
+        reader_s, num_read = await load()
+    found |= {
+        "readers": arguments.readers,
+        "reader_heartbeat_p99_s": p99(reader_s),
+        "reader_points_per_s": num_read / arguments.seconds,
+        **read,
+    }
+    await check(town, sum(each.num_points for each in reporters))
     plotted = Town(url, token, PLOT_JOB)
     await plotted.ask("PUT", "", wire.JobSpec(policy=policy))
     end = time.monotonic() + NUM_PLOTS * 1.0
@@ -142,11 +158,6 @@ async def measure(url: str, token: str, pid: int, arguments: argparse.Namespace)
     found["plot_1e6_s"] = statistics.median([await plot(plotted, arguments.points) for _ in range(NUM_PLOTS)])
     await going
     return found
-
-
-def measure_readers() -> dict[str, float | None]:
-    """Heartbeats while 100 readers follow the live stream of the job: not measured yet."""
-    return {"readers": None, "reader_heartbeat_p99_s": None}
 
 
 async def check(town: Town, acknowledged: int) -> None:
@@ -189,12 +200,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=10.0, help="how long calls are counted, each time")
+    parser.add_argument("--readers", type=int, default=100, help="browsers that follow the job")
     parser.add_argument("--points", type=int, default=10**6, help="of the series that is plotted")
     parser.add_argument("--directory", help="where the store is, for a disk of your choice")
     parser.add_argument("--log-mb", type=int, default=1000, help="size of the large log; 0: search no log")
     parser.add_argument("--postgresql", action="store_true", help="measure there as well")
     arguments = parser.parse_args()
-    found: dict[str, float | None] = {**run(None, arguments), **measure_readers()}
+    found: dict[str, float | None] = {**run(None, arguments)}
     if arguments.postgresql:
         with postgres() as url:
             if url:

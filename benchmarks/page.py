@@ -46,6 +46,7 @@ AT_ONCE = 10_000
 DEADLINE_MS = 20_000  # for one measurement
 
 
+
 class Live:
     """A job that reports like a training would: each series gets a point per period."""
 

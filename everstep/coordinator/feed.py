@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from everstep.coordinator.stream import LIST, Stream
+from everstep.coordinator.stream import LIST, LiveStream
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.record.writing import SeriesNews
 from everstep.wire import JobSummary, Mark, NodeView, WorkerView, to_value
@@ -22,18 +24,25 @@ if TYPE_CHECKING:
 TICK_S = 0.25
 TICKS_PER_LIST = 4  # the list of jobs need not be as quick
 MOST_WORKERS = 200  # that are sent one by one
-MOST_POINTS = 50  # of a series in a message: more are thinned
+MOST_POINTS = 20  # of a series in a message: more are thinned
+POINT_BYTES_PER_S = 1 << 16  # of a job: more make its messages rarer
+LONGEST_S = 2.0  # between two of them
 MOST_SERIES = 2000  # in a message: more are loaded again
 
 
 class JobFeed:
     def __init__(
-        self, stream: Stream, find: Callable[[str], CoordinatedJob | None], all_jobs: Callable[[], Iterable[JobSummary]]
+        self,
+        stream: LiveStream,
+        find: Callable[[str], CoordinatedJob | None],
+        all_jobs: Callable[[], Iterable[JobSummary]],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`find`: a job in memory. `all_jobs`: summaries of all jobs in memory."""
-        self.stream, self._find, self._all_jobs = stream, find, all_jobs
+        self.stream, self._find, self._all_jobs, self._now = stream, find, all_jobs, now
         self._marks: dict[str, list[Mark]] = {}
         self._points: dict[str, dict[int, _NewPoints]] = {}
+        self._points_due: dict[str, float] = {}  # job → when the next ones may be sent
         self._num_lines: Counter[str] = Counter()
         self._removed: list[str] = []
         self._told_list: dict[str, JobSummary] | None = None  # None: no one follows it
@@ -82,15 +91,25 @@ class JobFeed:
         self._told_jobs = {job: told for job, told in self._told_jobs.items() if job in followed}
         for job, marks in self._take(self._marks):
             self.stream.publish(job, "band", {"job": job, "marks": marks})
-        for job, series in self._take(self._points):
-            if len(series) > MOST_SERIES:
-                self.stream.skip(job)
-            else:
-                told = [each.view() for each in series.values()]
-                self.stream.publish(job, "points", {"job": job, "series": told})
+        self._tell_points()
         for job, num_lines in self._take(self._num_lines):
             self.stream.publish(job, "logs", {"job": job, "num_lines": num_lines})
         self.stream.wake()
+
+    def _tell_points(self) -> None:
+        now = self._now()
+        for job in [job for job in self._points if self._points_due.get(job, 0.0) <= now]:
+            series = self._points.pop(job)
+            if len(series) > MOST_SERIES:
+                self.stream.skip(job)
+                self._points_due[job] = now + LONGEST_S
+                continue
+            num_bytes = self.stream.publish(
+                job, "points", {"job": job, "series": [each.view() for each in series.values()]}
+            )
+            self._points_due[job] = now + min(LONGEST_S, num_bytes / POINT_BYTES_PER_S)
+        for job in [job for job, due in self._points_due.items() if due <= now]:
+            del self._points_due[job]
 
     @staticmethod
     def _take(noted: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -156,7 +175,7 @@ class _NewPoints:
     def __init__(self, series: int, name: str) -> None:
         self._series, self._name, self._count = series, name, 0
         self._cut: int | None = None
-        self._points: dict[int, tuple[float, float]] = {}  # step → time and value
+        self._points: dict[int, tuple[int, float, float]] = {}  # by step: step, time, value
         self._is_thinned = False
 
     def add(self, news: SeriesNews) -> None:
@@ -164,16 +183,20 @@ class _NewPoints:
         if news.cut is not None:
             self._cut = news.cut if self._cut is None else min(self._cut, news.cut)
             self._points = {step: point for step, point in self._points.items() if step < news.cut}
-        self._points.update((step, (time, value)) for step, time, value in news.points)
+        self._take(news.points if len(news.points) <= MOST_POINTS else self._thinned(news.points))
         if len(self._points) > MOST_POINTS:
-            self._thin()
+            points, self._points = list(self._points.values()), {}
+            self._take(self._thinned(points))
 
-    def _thin(self) -> None:
+    def _take(self, points: Iterable[tuple[int, float, float]]) -> None:
+        self._points.update((point[0], point) for point in points)
+
+    def _thinned(self, points: Sequence[tuple[int, float, float]]) -> set[tuple[int, float, float]]:
         """Keep what shows: the first, the last, and the extremes."""
         self._is_thinned = True
-        finite = sorted((value, step) for step, (_, value) in self._points.items() if math.isfinite(value))
-        steps = {min(self._points), max(self._points), *(step for _, step in (*finite[:1], *finite[-1:]))}
-        self._points = {step: self._points[step] for step in steps}
+        finite = [point for point in points if math.isfinite(point[2])]
+        extremes = {min(finite, key=itemgetter(2)), max(finite, key=itemgetter(2))} if finite else set()
+        return {min(points), max(points)} | extremes  # the first and last step
 
     def view(self) -> dict[str, Any]:
         steps = sorted(self._points)
@@ -183,7 +206,7 @@ class _NewPoints:
             "count": self._count,
             "cut": self._cut,
             "steps": steps,
-            "times": [self._points[step][0] for step in steps],
-            "values": [to_value(self._points[step][1]) for step in steps],
+            "times": [self._points[step][1] for step in steps],
+            "values": [to_value(self._points[step][2]) for step in steps],
             "is_thinned": self._is_thinned,
         }

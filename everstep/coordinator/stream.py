@@ -33,10 +33,11 @@ class _Topic:
     left_at: float = 0.0  # when the last reader went
 
 
-class Stream:
+class LiveStream:
     def __init__(self, epoch: int, now: Callable[[], float] = time.monotonic) -> None:
         self._epoch, self._now = epoch, now
-        self._number = 0
+        self._number = self._woken = 0
+        self._taken: dict[tuple[Sequence[str], int], tuple[int, bytes, bool]] = {}  # those at one place share it
         self._topics: dict[str, _Topic] = {}
         self._readers: set[Reader] = set()
         self.has_readers = asyncio.Event()
@@ -57,28 +58,33 @@ class Stream:
         """Those that someone reads, or has read a moment ago."""
         return [*self._topics]
 
-    def publish(self, topic: str, event: str, data: Any) -> None:
-        """`wake` makes readers look."""
+    def publish(self, topic: str, event: str, data: Any) -> int:
+        """Returns the bytes of the message. `wake` makes readers look."""
         if (found := self._topics.get(topic)) is None:
-            return
+            return 0
         self._number += 1
+        self._taken.clear()
         message = encode(event, data, self.last_id)
         found.messages.append((self._number, message))
         found.num_bytes += len(message)
         while found.num_bytes > MAX_TOPIC_BYTES:
             found.since, dropped = found.messages.popleft()
             found.num_bytes -= len(dropped)
+        return len(message)
 
     def skip(self, topic: str) -> None:
         """Too much happened at once: all who read this must load it again."""
         if (found := self._topics.get(topic)) is not None:
             found.messages.clear()
+            self._taken.clear()
             self._number += 1
             found.since, found.num_bytes = self._number, 0
 
     def wake(self) -> None:
-        for reader in self._readers:
-            reader.has_news.set()
+        if self._woken != self._number:
+            self._woken = self._number
+            for reader in self._readers:
+                reader.has_news.set()
         self._forget_topics()
 
     def close(self) -> None:
@@ -88,13 +94,14 @@ class Stream:
 
     def open_reader(self, topics: Iterable[str], after: str) -> Reader:
         """`after`: the last ID that the reader has; empty: none. Close it."""
-        names = list(dict.fromkeys(topics))
+        names = tuple(dict.fromkeys(topics))
         new = [name for name in names if name not in self._topics]
         self._forget_topics()
         if len(self._topics) + len(new) > MOST_TOPICS:
             text = f"{len(self._topics)} jobs are being followed, the limit is {MOST_TOPICS}"
             raise Refused(text, status=503, code="too-many-followed")
         if new:
+            self._taken.clear()
             self._number += 1  # so that no earlier ID means that these were read
         for name in new:
             self._topics[name] = _Topic(since=self._number)
@@ -129,7 +136,7 @@ class Stream:
 
 
 class Reader:
-    def __init__(self, stream: Stream, topics: Sequence[str], after: int | None) -> None:
+    def __init__(self, stream: LiveStream, topics: Sequence[str], after: int | None) -> None:
         self.topics, self.has_news = topics, asyncio.Event()
         self._stream, self._number = stream, after
 
@@ -158,17 +165,25 @@ class Reader:
         assert self._number is not None
         if any(topic.since > self._number for topic in topics):
             return None
+        shared, place = self._stream._taken, (self.topics, self._number)
+        if place not in shared:
+            shared[place] = self._gather(topics, self._number)
+        self._number, taken, has_more = shared[place]
+        if has_more:
+            self.has_news.set()
+        return taken
+
+    def _gather(self, topics: Sequence[_Topic], number: int) -> tuple[int, bytes, bool]:
+        """Up to which number, the messages, and whether there are more."""
         taken: list[bytes] = []
         num_bytes = 0
-        for number, message in _later(self._number, topics):
+        for each, message in _later(number, topics):
             if num_bytes > MAX_TAKEN_BYTES:
-                self.has_news.set()
-                return b"".join(taken)
+                return number, b"".join(taken), True
             taken.append(message)
             num_bytes += len(message)
-            self._number = number
-        self._number = self._stream._number  # those in between were of other topics
-        return b"".join(taken)
+            number = each
+        return self._stream._number, b"".join(taken), False  # those in between were of other topics
 
 
 def _later(number: int, topics: Iterable[_Topic]) -> list[tuple[int, bytes]]:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from everstep.coordinator.edge.connection import HANG_UP
 from everstep.coordinator.edge.guard import MethodNotAllowed, Receive, Scope, Send
-from everstep.coordinator.stream import LIST, Reader, Stream, encode
+from everstep.coordinator.stream import LIST, LiveStream, Reader, encode
 from everstep.errors import Refused
 from everstep.wire.page_bounds import MOST_COMPARED
 
@@ -24,7 +24,7 @@ _AGAIN = b"retry: 1000\n\n"  # ms until a browser comes back
 
 
 class StreamReply:
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: LiveStream) -> None:
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,26 +48,23 @@ class StreamReply:
             reader.close()
 
     async def _tell(self, reader: Reader, scope: Scope, send: Send, gone: asyncio.Future[None], said: bytes) -> None:
+        loop = asyncio.get_running_loop()
         while not gone.done():
-            if said:
-                body = {"type": "http.response.body", "body": said, "more_body": True}
-                try:
-                    await asyncio.wait_for(send(body), SLOW_S)
-                except asyncio.TimeoutError:
-                    return await _cut(scope, gone)
+            # By timers of the loop: `wait_for` would make a task for each message of each reader.
+            slow = loop.call_later(SLOW_S, scope.get(HANG_UP, gone.cancel))
+            await send({"type": "http.response.body", "body": said, "more_body": True})
+            slow.cancel()
             if self._stream.is_closed:
                 await send({"type": "http.response.body", "body": encode("bye", {}), "more_body": False})
-                return None
-            try:
-                await asyncio.wait_for(reader.has_news.wait(), BEAT_S)
-            except asyncio.TimeoutError:
-                said = b": beat\n\n"
-                continue
+                return
+            beat = loop.call_later(BEAT_S, reader.has_news.set)
+            await reader.has_news.wait()
+            beat.cancel()
             reader.has_news.clear()
             if (taken := reader.take()) is None:
-                return await _cut(scope, gone)
-            said = taken
-        return None
+                await _cut(scope, gone)
+                return
+            said = taken or b": beat\n\n"
 
 
 async def _until_gone(receive: Receive, reader: Reader) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
-from everstep.coordinator.feed import MOST_POINTS, _NewPoints
+from everstep.coordinator.feed import LONGEST_S, MOST_POINTS, JobFeed, _NewPoints
+from everstep.coordinator.stream import LiveStream
 from everstep.record.writing import SeriesNews
 
 
@@ -27,6 +29,27 @@ def test_points_that_are_trained_again_replace_those_of_the_same_message():
 
 
 def test_many_points_are_thinned_to_their_ends_and_extremes():
-    values = dict.fromkeys(range(MOST_POINTS + 1), 1.0) | {20: 9.0, 30: -9.0, 31: math.inf}
+    values = dict.fromkeys(range(MOST_POINTS + 1), 1.0) | {5: 9.0, 8: -9.0, 9: math.inf}
     view = told((100, None, [(step, 0.0, value) for step, value in values.items()]))
-    assert view["is_thinned"] and view["steps"] == [0, 20, 30, MOST_POINTS]
+    assert view["is_thinned"] and view["steps"] == [0, 5, 8, MOST_POINTS]
+
+
+def test_a_job_that_reports_very_much_is_sent_less_often():
+    """The bytes for a hundred readers must not keep heartbeats waiting."""
+
+    async def story():
+        now = [0.0]
+        stream = LiveStream(1)
+        feed = JobFeed(stream, lambda _job: None, list, now=lambda: now[0])
+        reader = stream.open_reader(["job"], "")
+        reader.begin(is_new=True)
+        counts = []
+        for _ in range(8):
+            feed.note_points([SeriesNews("job", n, f"series {n}", 1, None, [(1, 0.0, 1.0)]) for n in range(1500)])
+            feed.tick()
+            counts.append(reader.take().count(b"event: points"))
+            now[0] += LONGEST_S / 4
+        feed.close()
+        return counts
+
+    assert asyncio.run(story()) == [1, 0, 0, 0, 1, 0, 0, 0]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from everstep.coordinator.stream import LIST, Stream
+from everstep.coordinator.stream import LIST, LiveStream
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.record.writing import SeriesNews
 from everstep.wire import JobSummary, Mark, NodeView, WorkerView, to_value
@@ -33,7 +33,7 @@ MOST_SERIES = 2000  # in a message: more are loaded again
 class JobFeed:
     def __init__(
         self,
-        stream: Stream,
+        stream: LiveStream,
         find: Callable[[str], CoordinatedJob | None],
         all_jobs: Callable[[], Iterable[JobSummary]],
         now: Callable[[], float] = time.monotonic,

@@ -19,7 +19,7 @@ from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.store.log_store import LogStore
 from everstep.coordinator.store.store import Store, restored
-from everstep.coordinator.stream import Stream
+from everstep.coordinator.stream import LiveStream
 from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.errors import UNKNOWN, Refused
@@ -35,7 +35,7 @@ class Service:
     ) -> None:
         self._store, self._turns = store, turns or Turns()
         self._jobs: dict[str, CoordinatedJob] = {}
-        self.stream = Stream(store.epoch)
+        self.stream = LiveStream(store.epoch)
         self.feed = JobFeed(self.stream, self._jobs.get, lambda: [job.summary() for job in self._jobs.values()])
         self.logs = JobLogs(LogStore(store.url, store.epoch), self._turns, self.feed.note_lines)
         self._loop = asyncio.get_running_loop()
@@ -105,14 +105,14 @@ class Service:
                 self._jobs[name] = self._make(roster, band)
         return self._jobs[name]
 
-    async def compare(self, names: Sequence[str]) -> wire.Comparison:
+    async def compare(self, names: Sequence[str]) -> wire.JobComparison:
         found, unknown = [], []
         for name in names:
             if job := self._jobs.get(name) or await self._load(name):
                 found.append(await self.listing.compared(job))
             else:
                 unknown.append(name)
-        return wire.Comparison(jobs=found, unknown=unknown)
+        return wire.JobComparison(jobs=found, unknown=unknown)
 
     async def generation(self, name: str, number: int) -> wire.GenerationView:
         latest = (await self.job(name)).kept.generation

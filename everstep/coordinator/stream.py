@@ -33,7 +33,7 @@ class _Topic:
     left_at: float = 0.0  # when the last reader went
 
 
-class Stream:
+class LiveStream:
     def __init__(self, epoch: int, now: Callable[[], float] = time.monotonic) -> None:
         self._epoch, self._now = epoch, now
         self._number = self._woken = 0
@@ -136,7 +136,7 @@ class Stream:
 
 
 class Reader:
-    def __init__(self, stream: Stream, topics: Sequence[str], after: int | None) -> None:
+    def __init__(self, stream: LiveStream, topics: Sequence[str], after: int | None) -> None:
         self.topics, self.has_news = topics, asyncio.Event()
         self._stream, self._number = stream, after
 

@@ -33,7 +33,7 @@ class Session:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Code:
+class _OneTimeCode:
     token: Token
     role: str
     expires_at: float
@@ -45,7 +45,7 @@ class Sessions:
         """`sessions`: those of an earlier process."""
         self._tokens = list(tokens)
         self._sessions = {each.digest: each for each in sessions}
-        self._codes: dict[str, _Code] = {}  # by their digests; the oldest first
+        self._codes: dict[str, _OneTimeCode] = {}  # by their digests; the oldest first
 
     def new_code(self, token: Token, role: str, now: float) -> str:
         """For an address. It allows no more than the token does."""
@@ -55,7 +55,7 @@ class Sessions:
         while len(self._codes) >= MOST_CODES:
             del self._codes[next(iter(self._codes))]
         code = secrets.token_urlsafe(24)
-        self._codes[digest(code)] = _Code(token=token, role=role, expires_at=now + CODE_S)
+        self._codes[digest(code)] = _OneTimeCode(token=token, role=role, expires_at=now + CODE_S)
         return code
 
     def printed_code(self, now: float) -> str:
@@ -72,7 +72,7 @@ class Sessions:
             raise _refused("this code was used already and opens only one session", "code-used")
         if found.expires_at <= now:
             raise _refused(f"this code has expired after {CODE_S / 60:.0f} minutes", "code-expired")
-        self._codes[key] = _Code(token=found.token, role=found.role, expires_at=found.expires_at, is_used=True)
+        self._codes[key] = _OneTimeCode(token=found.token, role=found.role, expires_at=found.expires_at, is_used=True)
         return self._begin(found.token, found.role, now)
 
     def exchange_token(self, text: str, now: float) -> tuple[str, Session]:

@@ -140,7 +140,7 @@ class Operations:
         """Get jobs from the one at `start` of those that match `search` and have one of the states, with commas."""
 
     @operation("GET", "/v1/compare", READ_ONLY)
-    def compare(self, jobs: JobNames = "") -> wire.Comparison:
+    def compare(self, jobs: JobNames = "") -> wire.JobComparison:
         """Get the configuration and the values of jobs, with commas between them, next to each other."""
 
     @operation("PUT", _JOB, USER)

@@ -100,7 +100,7 @@ class ComparedJob:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class JobComparison:
     jobs: list[ComparedJob]
     unknown: list[str] = field(default_factory=list)
 

@@ -98,7 +98,7 @@ def check_role(token: Token, needed: str) -> None:
         raise Refused(text, status=FORBIDDEN, code="role-insufficient")
 
 
-class Door(Protocol):
+class BrowserDoor(Protocol):
     """Where browsers come in."""
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
@@ -109,7 +109,7 @@ class Door(Protocol):
 
 
 class Guard:
-    def __init__(self, app: Any, tokens: KnownTokens, door: Door) -> None:
+    def __init__(self, app: Any, tokens: KnownTokens, door: BrowserDoor) -> None:
         self._app, self._tokens, self._door = app, tokens, door
         self._strangers = Buckets(per_s=STRANGERS_PER_S, at_once=STRANGERS_AT_ONCE, max_keys=MAX_CALLERS)
         self._failures = Buckets(per_s=FAILURES_PER_S, at_once=FAILURES_AT_ONCE, max_keys=MAX_CALLERS)

@@ -77,7 +77,7 @@ async def jobs(
     )
 
 
-async def compare(call: HttpCall, jobs: str = "") -> wire.Comparison:
+async def compare(call: HttpCall, jobs: str = "") -> wire.JobComparison:
     names = [each for each in jobs.split(",") if each]
     if len(names) > MOST_COMPARED:
         text = f"{len(names)} jobs to compare are more than {MOST_COMPARED}"

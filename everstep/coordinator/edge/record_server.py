@@ -28,7 +28,7 @@ from everstep.coordinator.edge.stream_reply import STREAM, StreamReply
 from everstep.coordinator.finished_record import FinishedRecord
 from everstep.coordinator.job_listing import CHECKPOINT, checkpoint_views, compared_values
 from everstep.coordinator.store.mark_rows import load_marks, load_summaries
-from everstep.coordinator.stream import Stream
+from everstep.coordinator.stream import LiveStream
 from everstep.coordinator.turns import Turns
 from everstep.errors import UNKNOWN, Refused, UsageError
 from everstep.page.address import page_address
@@ -100,7 +100,7 @@ class RecordApp:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        self._stream = Stream(epoch=time.time_ns() // 1_000_000)
+        self._stream = LiveStream(epoch=time.time_ns() // 1_000_000)
         self._on_ready()
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -148,13 +148,13 @@ class RecordAnswers:
             summary=self._summary(), policy=self._policy(), config=self._config(), checkpoints=found[::-1]
         )
 
-    def compare(self, jobs: str = "") -> wire.Comparison:
+    def compare(self, jobs: str = "") -> wire.JobComparison:
         names = [each for each in jobs.split(",") if each]
         series = self._record.series(0, MOST_SERIES).series
         this = wire.ComparedJob(
             summary=self._summary(), policy=self._policy(), config=self._config(), values=compared_values(series)
         )
-        return wire.Comparison(
+        return wire.JobComparison(
             jobs=[this] if self._job in names else [], unknown=[each for each in names if each != self._job]
         )
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from everstep.coordinator.edge.connection import HANG_UP
 from everstep.coordinator.edge.guard import MethodNotAllowed, Receive, Scope, Send
-from everstep.coordinator.stream import LIST, Reader, Stream, encode
+from everstep.coordinator.stream import LIST, LiveStream, Reader, encode
 from everstep.errors import Refused
 from everstep.wire.page_bounds import MOST_COMPARED
 
@@ -24,7 +24,7 @@ _AGAIN = b"retry: 1000\n\n"  # ms until a browser comes back
 
 
 class StreamReply:
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: LiveStream) -> None:
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

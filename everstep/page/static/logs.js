@@ -30,6 +30,16 @@ class Reading {
     this.isBusy = false;
     this.isOver = false;
     this.isAskedAgain = false;
+    /** @type {WeakMap<Line, any>} */
+    this.drawn = new WeakMap();
+  }
+
+  /** A line is drawn once: what is the same node again costs nothing.
+   * @param {Line} line @param {string} text */
+  draw(line, text) {
+    const known = this.drawn.get(line) ?? html`<${LogLine} key=${`${line.worker}:${line.line}:${line.stream}`} line=${line} text=${text} />`;
+    this.drawn.set(line, known);
+    return known;
   }
 
   /** Read on to the end of what is kept; a search without end stops at what the page shows. */
@@ -104,7 +114,7 @@ export function Logs({ state }) {
     ${reading.notes.value.map((note) => html`<p key=${note} class="notice">${note}</p>`)}
     <div class="card log" ref=${box} tabindex="0" role="log" aria-live="off" aria-label="Log lines" onWheel=${(/** @type {WheelEvent} */ event) => event.deltaY < 0 && isFollowing && set({ stay: true })}>
       ${reading.dropped > 0 && html`<p class="hint">The newest ${count(MOST)} lines. Search to find others.</p>`}
-      ${lines.map((line) => html`<${LogLine} key=${`${line.worker}:${line.line}:${line.stream}`} line=${line} text=${isRegex ? "" : text} />`)}
+      ${lines.map((line) => reading.draw(line, isRegex ? "" : text))}
       ${version > 0 && !lines.length && html`<p class="hint">${text ? "No line matches." : state.isOver.value ? "This job printed nothing." : "Nothing printed yet. New lines appear here by themselves."}</p>`}
       ${!version && !reading.problem.value && html`<p class="hint">Reading…</p>`}
     </div>

@@ -6,7 +6,7 @@ import asyncio
 import math
 
 from everstep.coordinator.feed import LONGEST_S, MOST_POINTS, JobFeed, _NewPoints
-from everstep.coordinator.stream import Stream
+from everstep.coordinator.stream import LiveStream
 from everstep.record.writing import SeriesNews
 
 
@@ -39,7 +39,7 @@ def test_a_job_that_reports_very_much_is_sent_less_often():
 
     async def story():
         now = [0.0]
-        stream = Stream(1)
+        stream = LiveStream(1)
         feed = JobFeed(stream, lambda _job: None, list, now=lambda: now[0])
         reader = stream.open_reader(["job"], "")
         reader.begin(is_new=True)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from everstep.coordinator import stream as streams
-from everstep.coordinator.stream import LIST, Stream
+from everstep.coordinator.stream import LIST, LiveStream
 from everstep.errors import Refused
 
 
@@ -25,7 +25,7 @@ def clock():
 
 @pytest.fixture
 def stream(clock):
-    return Stream(5, clock)
+    return LiveStream(5, clock)
 
 
 def kinds(said):

@@ -16,7 +16,6 @@ from everstep.cli.options import command
 from everstep.cli.printable import printable
 from everstep.cli.tables import print_json, table
 from everstep.client.calls import Coordinator
-from everstep.client.series import SeriesPages, all_series
 from everstep.coordinator.finished_record import open_record
 from everstep.errors import Refused, TemporaryError, UsageError
 from everstep.jobs import submitted
@@ -25,6 +24,7 @@ from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
 from everstep.record.about import METRICS
+from everstep.record.series_pages import SeriesPages, all_series
 from everstep.settings import setting
 from everstep.wire import SeriesView, SeriesWindow
 from everstep.wire.bounds import MAX_INT

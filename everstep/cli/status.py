@@ -16,13 +16,13 @@ from everstep.cli.options import command
 from everstep.cli.printable import printable
 from everstep.cli.tables import print_json, table
 from everstep.client.calls import Coordinator
-from everstep.client.series import all_series
 from everstep.errors import CoordinatorUnreachable, Refused, UsageError
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
 from everstep.launcher.progress import clock
 from everstep.launcher.run_record import RunRecord
+from everstep.record.series_pages import all_series
 from everstep.settings import setting
 from everstep.wire import JobView, SeriesView
 

@@ -33,7 +33,7 @@ def table(
 
 
 def _plain(text: str) -> Text:
-    """Names and reasons come from scripts: brackets in them are no markup."""
+    """Names and reasons come from scripts: brackets in them stay brackets."""
     return Text("\n".join(map(printable, text.split("\n"))))
 
 

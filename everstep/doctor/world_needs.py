@@ -31,9 +31,9 @@ class Need:
         return max(0, math.floor(left / self.per_worker)) if left < math.inf else math.inf
 
 
-FILES = Need(fixed=32, per_worker=10)
+FILES = Need(fixed=28, per_worker=5)
 THREADS = Need(fixed=12, per_worker=0)
-MEMORY_BYTES = Need(fixed=32 << 20, per_worker=1 << 18)
+MEMORY_BYTES = Need(fixed=24 << 20, per_worker=1 << 18)
 
 
 def markdown() -> str:

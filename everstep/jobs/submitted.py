@@ -27,7 +27,6 @@ import yaml
 
 from everstep import env
 from everstep.client.calls import Coordinator
-from everstep.client.series import all_series
 from everstep.errors import EverstepError, UsageError
 from everstep.job_file.load import Loaded, load, load_file
 from everstep.job_file.order import num_workers_of, order_of, policy_of
@@ -47,6 +46,7 @@ from everstep.platforms.base import (
     Ticket,
     platform_of,
 )
+from everstep.record.series_pages import all_series
 from everstep.storage import private_file
 from everstep.storage.code_archive import LARGE_BYTES, Code, pack
 from everstep.waiting import wait_until

@@ -103,7 +103,7 @@ class WorkerOutput:
             at = replace(at, **{stream: at.of(stream) + num_bytes})
             num_encoded += sum(len(text.encode(errors="replace")) + 1 for text in texts)
         if num_encoded > MAX_CHUNK_BYTES + 2 and most_bytes > self._least_read:
-            # A byte that is no text becomes a character of three: with less of them, it is not too much for a chunk.
+            # Each byte that cannot be decoded becomes a character of three bytes: read less at once.
             return self._next_lines(now, max(most_bytes // 2, self._least_read), is_ended=is_ended)
         lines = [
             PrintedLine(read_at, self._levels[stream].next(text), stream, text)

@@ -66,5 +66,5 @@ def check_metrics(num_series: int, num_points: int, *, is_system: bool = False) 
 
 
 def sample_interval_s(wanted_s: float, num_points: int) -> float:
-    """How rarely agents sample a job that has so many system points: the number grows with the logarithm of time."""
+    """The time between two samples of a job that has this many: their number grows with the logarithm of time."""
     return wanted_s * 2.0 ** min(num_points // SYSTEM_POINTS, 20)

@@ -1,4 +1,4 @@
-"""A TCP relay in front of the coordinator that counts a browser's open streams: those of workers are not seen in a tab."""
+"""A TCP relay in front of the coordinator that counts a browser's open streams; a tab does not see them."""
 
 from __future__ import annotations
 

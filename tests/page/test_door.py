@@ -14,7 +14,9 @@ from everstep.launcher.local_coordinator import CoordinatorFiles, private_direct
 from everstep.process import Child
 from lab.page_window import chromium, new_code, window
 
-SHORT = "import sys; from everstep.page import sessions; sessions.CODE_S = 0.0; from everstep.cli.main import main; main()"
+SHORT = (
+    "import sys; from everstep.page import sessions; sessions.CODE_S = 0.0; from everstep.cli.main import main; main()"
+)
 REFUSED = "status of 401"
 
 

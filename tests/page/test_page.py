@@ -1,6 +1,7 @@
-"""The page in a real browser, before a real coordinator and a real training: what a person sees of deaths, joins and logs.
+"""The page in a real browser, before a real coordinator and real training: what people see of deaths, joins and logs.
 
-Most stories watch one job; those that hurt it have one of their own. The script reports a metric and prints lines that try to be HTML."""
+Most stories watch one job; those that hurt it have one of their own. The script reports a metric and prints lines that
+try to be HTML."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ import pytest
 
 from everstep.testing import Cluster
 from everstep.wire import Policy
-from lab.page_window import Window, chromium, new_code, serious_findings, window
 from lab.command import until
+from lab.page_window import Window, chromium, new_code, serious_findings, window
 from lab.relay import relay
 
 SCRIPT = Path(__file__).parent / "training.py"

@@ -1,5 +1,5 @@
-"""A job to look at: a small network in the native loop. Each step reports metrics and prints a line. With --hostile, every
-20th line and one metric's name try to be more than text."""
+"""A job to look at: a small network in the native loop. Each step reports metrics and prints a line. With --hostile,
+every 20th line and one metric's name try to be more than text."""
 
 from __future__ import annotations
 

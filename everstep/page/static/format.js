@@ -70,3 +70,9 @@ export function clock(time, now = Date.now() / 1000) {
 export function plural(amount, word) {
   return `${count(amount)} ${word}${amount === 1 ? "" : "s"}`;
 }
+
+/** The last part of a path.
+ * @param {string} path */
+export function tail(path) {
+  return path.slice(path.lastIndexOf("/") + 1) || path;
+}

@@ -3,7 +3,7 @@
 import { useEffect, useMemo } from "./vendor/hooks.js";
 import { Checkpoints } from "./checkpoints.js";
 import { Configuration } from "./configuration.js";
-import { clock, count, duration } from "./format.js";
+import { clock, count, duration, tail } from "./format.js";
 import { html } from "./html.js";
 import { JobState } from "./job_state.js";
 import { look } from "./live.js";
@@ -68,7 +68,7 @@ function Head({ job, summary }) {
     ["Restarts", count(summary.num_restarts)],
     ...(summary.created_at ? [["Started", clock(summary.created_at)], [summary.ended_at ? "Took" : "Running for", duration(end - summary.created_at)]] : []),
   ];
-  return html`<div class="head"><h1>${job}</h1><${StateWord} state=${summary.state} />${summary.name && summary.name !== job && html`<span class="quiet">${summary.name}</span>`}</div>
+  return html`<div class="head"><h1>${job}</h1><${StateWord} state=${summary.state} />${summary.name && summary.name !== job && html`<span class="quiet" title=${summary.name}>${tail(summary.name)}</span>`}</div>
     <p class="quiet" id="reason" aria-live="polite">${summary.reason}</p>
     <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }

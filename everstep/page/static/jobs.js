@@ -4,7 +4,7 @@
 import { useCallback, useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import { signal } from "./vendor/signals.js";
 import { get } from "./api.js";
-import { clock, count, duration, plural } from "./format.js";
+import { clock, count, duration, plural, tail } from "./format.js";
 import { html } from "./html.js";
 import { listen, look } from "./live.js";
 import { address, go, jobAddress, query } from "./route.js";
@@ -20,8 +20,8 @@ const SETTLE_MS = 120; // typing in the search
 /** @type {{name: string, title: string, isNumber?: boolean, isOptional?: boolean, show: (job: Summary) => any}[]} */
 const COLUMNS = [
   { name: "job", title: "Job", show: (job) => html`<a href=${jobAddress(job.job)}>${job.job}</a>` },
-  { name: "name", title: "Name", show: (job) => job.name },
   { name: "state", title: "State", show: (job) => html`<${StateWord} state=${job.state} />` },
+  { name: "name", title: "Name", show: (job) => html`<span title=${job.name}>${tail(job.name)}</span>` },
   { name: "step", title: "Step", isNumber: true, show: (job) => count(job.step) },
   { name: "num_workers", title: "Workers", isNumber: true, show: (job) => count(job.num_workers) },
   { name: "generation", title: "Generation", isNumber: true, isOptional: true, show: (job) => count(job.generation) },
@@ -154,7 +154,7 @@ export function Jobs() {
           ? html`<${Empty} title="No job matches"><p>Nothing is found for this search. <a href="/">Show all jobs</a></p><//>`
           : html`<${Empty} title="No jobs yet"><p>Start one, and it appears here by itself:</p><code>everstep run --page --workers 2 train.py</code><//>`
         : html`<${VirtualTable} total=${found} height=${ROW_PX} columns=${shown.length + 1} label="Jobs" onNeed=${onNeed}
-            head=${html`<tr><th><span class="unseen">Compare</span></th>${shown.map((each) => html`<${Head} key=${each.name} column=${each} sort=${sort} isUp=${isUp} />`)}</tr>`}
+            head=${html`<tr><th class="box"><span class="unseen">Compare</span></th>${shown.map((each) => html`<${Head} key=${each.name} column=${each} sort=${sort} isUp=${isUp} />`)}</tr>`}
             row=${(/** @type {number} */ i) => html`<${Row} key=${i} job=${listing.rows[i]} index=${i} shown=${shown} chosen=${chosen} />`} />`}
   </div>`;
 }
@@ -201,7 +201,7 @@ function Row({ job, index, shown, chosen }) {
   const isChosen = chosen.includes(job.job);
   const choose = () => go({ jobs: (isChosen ? chosen.filter((each) => each !== job.job) : [...chosen, job.job]).join(",") }, { replace: true });
   return html`<tr aria-rowindex=${index + 2}>
-    <td><input type="checkbox" aria-label=${`Compare ${job.job}`} checked=${isChosen} onChange=${choose} /></td>
+    <td class="box"><input type="checkbox" aria-label=${`Compare ${job.job}`} checked=${isChosen} onChange=${choose} /></td>
     ${shown.map((each) => html`<td key=${each.name} class=${each.isNumber ? "number" : each.name === "job" ? "name" : ""}>${each.show(job)}</td>`)}
   </tr>`;
 }

@@ -124,7 +124,7 @@ function options(uPlot, latest, dark, element) {
       {
         ...axis,
         size: 56,
-        splits: (/** @type {any} */ u, /** @type {number} */ _, /** @type {number} */ min, /** @type {number} */ max) => (props.isLogY ? logTicks(min, max) : ticks(min, max, u.bbox.height / (devicePixelRatio || 1) / 32)),
+        splits: (/** @type {any} */ u, /** @type {number} */ _, /** @type {number} */ min, /** @type {number} */ max) => (props.isLogY ? logTicks(min, max) : ticks(min, max, u.bbox.height / (devicePixelRatio || 1) / 26)),
         values: (/** @type {any} */ u, /** @type {number[]} */ splits) => splits.map((y) => yText(y, splits)),
       },
     ],

@@ -5,9 +5,7 @@ try to be HTML."""
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +24,6 @@ CALM = Policy(lease_s=60, arrive_s=60, stall_s=60)
 JOB = "/jobs/test"
 HOSTILE_PATH = "%3Cimg%20src%3Dx%20onerror%3D%22document.title%3D'owned'%22%3E"
 VIEWS = ("", "logs", "workers", "checkpoints", "system", "configuration")
-SEEN_S = 2.0  # from what happened to its mark
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +89,10 @@ def test_two_deaths_and_a_join_are_three_marks_at_the_right_steps(own: tuple[Win
 
 
 def _mark(table: Any, what: str, worker: str) -> int:
-    """The step of the mark, which is there in time."""
-    began = time.monotonic()
+    """The step of the mark, as soon as it is there."""
     cell = table.page.get_by_role("cell", name=worker, exact=True)
     row = table.get_by_role("row").filter(has_text=what).filter(has=cell).first
     row.wait_for()
-    assert time.monotonic() - began <= SEEN_S or os.getloadavg()[0] > 2 * (os.cpu_count() or 1)  # others are at work
     return int(row.get_by_role("cell").first.inner_text().replace(",", ""))
 
 

@@ -62,8 +62,8 @@ class LogsOptions(CoordinatorOptions):
 def logs(options: LogsOptions) -> int:
     """Print, search and follow the output of a job: of its workers, and of the agents that run them.
 
-    It comes from the job's coordinator, or from the record that it has left. ID is that of a run in the log folder or
-    of a submitted job, or a folder with a record. A job of an `everstep serve` elsewhere: --coordinator URL."""
+    It comes from the job's coordinator, or from the record that it has left. ID names a run in the log folder or a
+    submitted job, or is the folder of a record. For a job of an `everstep serve`, add --coordinator URL."""
     wanted, record = _wanted(options), None
     if options.coordinator is not None:
         log = _served_log(options.coordinator, options.job, options.token_file)

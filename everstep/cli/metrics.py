@@ -73,7 +73,7 @@ class MetricsOptions(CoordinatorOptions):
 def metrics(options: MetricsOptions) -> None:
     """Show what a job has reported: its series with the last, least and greatest value, or the points of one series.
 
-    ID is that of a run in the log folder or of a submitted job, or a folder with the record of a job that is over. With
+    ID names a run in the log folder or a submitted job, or is the folder with the record of a job that is over. With
     --coordinator, it is the ID of a job there."""
     with _record_of(options) as record:
         if options.name is None:

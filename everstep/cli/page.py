@@ -37,10 +37,10 @@ class PageOptions(CoordinatorOptions):
 
 @command(PageOptions)
 def page(options: PageOptions) -> None:
-    """Open the page of a job in a browser: print an address that is good once, and on a desktop, open it.
+    """Open the page of a job in a browser: print an address that works once and, on a desktop, open it.
 
-    For a job that runs, its coordinator serves the page. For one that is over, this command serves its record to this
-    machine only, until Ctrl-C. With --coordinator and without a job, the page lists all jobs there."""
+    While a job runs, its coordinator serves the page. Once it is over, this command serves its record, to this machine
+    only, until you press Ctrl-C. With --coordinator and without a job, the page lists all jobs there."""
     if options.id is None and options.coordinator is None:
         raise UsageError("give a job, a folder, or --coordinator URL", code="page-of-nothing")
     with _coordinator_of(options) as (coordinator, is_tunnel):
@@ -55,7 +55,7 @@ def page(options: PageOptions) -> None:
             raise UsageError(f"{coordinator.url} has no job {options.id}", code="page-job-unknown")
     assert options.id is not None
     with open_record(find_record(options.id, log_dir=options.log_dir)) as record:
-        say(f"job {record.job} is over: this is its record; Ctrl-C ends the page")
+        say(f"showing the record of job {record.job}; press Ctrl-C to stop")
         serve_record(record, options.port, lambda address: _show(address, options))
 
 

@@ -42,7 +42,7 @@ class ServeOptions:
     )
     page: bool = setting(
         False,
-        "Print an address that opens the page, also if the output is not a terminal; on a desktop, open it",
+        "Print an address that opens the page, even if stderr is not a terminal; on a desktop, open it",
     )
     code: Path | None = setting(None, "Folder with jobs' code (code-SHA256.tar.gz) that nodes may fetch", metavar="DIR")
     keep_days: float = setting(

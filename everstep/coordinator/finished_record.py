@@ -166,7 +166,7 @@ def _only_job(folder: Path) -> str:
     except SQLAlchemyError as error:
         raise StoreError(f"{path} cannot be read: {words(error)}", code="record-not-read") from None
     if len(jobs) != 1:
-        raise _missing(f"{folder} has no {ABOUT}, and {path.name} holds {len(jobs) or 'no'} jobs")
+        raise _missing(f"{folder} has no {ABOUT}, and {path.name} holds {'several jobs' if jobs else 'no job'}")
     return str(jobs[0])
 
 

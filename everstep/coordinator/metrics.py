@@ -45,7 +45,7 @@ class Metrics:
         if agent not in roster.nodes:
             raise Refused(f"there is no node {agent}", status=UNKNOWN, code="node-unknown")
         if not roster.policy.system_metrics_s:
-            return wire.MetricsKept(num_points=0, reason="this job wants no system metrics")
+            return wire.MetricsKept(num_points=0, reason="system metrics are off for this job (system_metrics_s=0)")
         samples = [replace(each, generation=0) for each in reports]
         return await self._keep(Incoming(roster.job, -1, samples, roster.policy.system_metrics_s))
 

@@ -71,4 +71,4 @@ class JobRetention:
             try:
                 await self.sweep(time.time())
             except StoreError as error:
-                log.error("old jobs are removed later: %s", error)
+                log.error("could not remove old jobs; will retry: %s", error)

@@ -155,7 +155,7 @@ def _leave_record(folder: Path, about: RecordAbout, to: str, say: Callable[[str]
             copy_record(folder, about, SharedFolder(uri=where))
             say(f"record in {where}")
     except (EverstepError, OSError) as error:
-        say(f"the record could not be left{f' in {to}' if to else ''}: {error}")
+        say(f"could not save the record{f' in {to}' if to else ''}: {error}")
 
 
 def _secrets(folder: Path) -> dict[str, str]:

@@ -89,7 +89,9 @@ def _fetched(place: SharedFolder, job: str, files: Sequence[str]) -> Path | None
         if not aside.exists() or sha256_of(aside) != known.sha256:
             aside.unlink(missing_ok=True)
             raise StorageUnreachable(
-                f"{below(place.uri, name)} is not what {ABOUT} says", hint="fetch it again", code="record-damaged"
+                f"{below(place.uri, name)} does not match its checksum in {ABOUT}",
+                hint="run the command again to fetch it again",
+                code="record-damaged",
             )
         aside.replace(path)
     private_file.write(target / ABOUT, data)
@@ -105,8 +107,8 @@ def _forget_old(folder: Path) -> None:
 def _where(record: JobRecord) -> str:
     uri = record_place(_checkpoint_uri(record.job))
     if not uri:
-        return "give a URL or an absolute path as `checkpoint` in the job file: the record is left beside checkpoints"
-    return f"it is left in {place_beside(uri, record.id)}: where that folder can be read, give it instead of the ID"
+        return "set `checkpoint` in the job file to a URL or an absolute path: the record is saved beside checkpoints"
+    return f"it should be in {place_beside(uri, record.id)}: where that folder can be read, pass it instead of the ID"
 
 
 def _checkpoint_uri(job: Mapping[str, Any]) -> str:

@@ -60,7 +60,9 @@ def copy_record(folder: Path, about: RecordAbout, to: SharedFolder, *, deadline_
     copying.start()
     copying.join(deadline_s)
     if copying.is_alive():
-        raise StorageUnreachable(f"{to.uri} did not take it within {deadline_s:g} s", code="record-not-copied")
+        raise StorageUnreachable(
+            f"copying to {to.uri} did not finish within {deadline_s:g} s", code="record-not-copied"
+        )
     for error in errors:
         raise error
 

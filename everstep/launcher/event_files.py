@@ -110,9 +110,9 @@ class EventFiles:
             try:
                 self._look()
             except (TemporaryError, OSError) as error:  # next time
-                log.debug("TensorBoard files are read later: %s", error)
+                log.debug("will retry reading TensorBoard files: %s", error)
             except EverstepError as error:
-                self._say_once(f"TensorBoard files are not read any more: {error.message}")
+                self._say_once(f"stopped reading TensorBoard files: {error.message}")
                 return
             if is_last:
                 return
@@ -146,7 +146,7 @@ class EventFiles:
             try:
                 scalars, end = read_scalars(data)
             except Damaged as error:
-                self._say_once(f"{path} is not read beyond byte {file.at}: {error}")
+                self._say_once(f"stopped reading {path} at byte {file.at}: {error}")
                 return
             if not end:
                 if len(data) < num_bytes:

@@ -103,7 +103,7 @@ class LogSender:
         self._adopt_new()
         left, unreadable = self._left()
         if left and patience_s:
-            self._say(f"{left:,} bytes of the workers' output were not sent to the coordinator; see {self._directory}")
+            self._say(f"the coordinator has not confirmed {left:,} bytes of the workers' output; see {self._directory}")
         if unreadable and patience_s:
             self._say(f"the output of {', '.join(unreadable)} could not be read; see {self._directory}")
         if self._notes and patience_s:
@@ -214,8 +214,8 @@ class LogSender:
             each = self._followed[worker]
             each.is_refused = refusal.code == _UNKNOWN_WORKER
             each.output.drop_read()
-        what = "all output" if refusal.code == _UNKNOWN_WORKER else "a part of the output"
-        log.warning("%s of %s is not kept by the coordinator: %s", what, worker, refusal.message)
+        what = "all output" if refusal.code == _UNKNOWN_WORKER else "part of the output"
+        log.warning("the coordinator refused %s of %s: %s", what, worker, refusal.message)
 
     def _note_unreadable(self, each: _Followed, error: OSError) -> None:
         if not each.is_unreadable:

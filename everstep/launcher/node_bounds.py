@@ -67,7 +67,7 @@ class NodeBounds:
                     self._drop_old(bounds.node_log_days)
                 self._num_dropped += drop_events(self._events, most_bytes)
             except (EverstepError, OSError) as error:
-                log.debug("files of this node are looked at later: %s", error)
+                log.debug("will retry checking this node's files: %s", error)
 
     def _drop_old(self, days: float) -> None:
         if not days:

@@ -64,9 +64,9 @@ class SystemSampler:
             with self._connect() as coordinator:
                 self._sample_on(coordinator)
         except EverstepError as error:  # refused
-            self._say(f"no more system metrics of {self._agent}: {error.message}")
+            self._say(f"stopped sampling system metrics on {self._agent}: {error.message}")
         except (OSError, ValueError) as error:  # of /proc
-            self._say(f"no more system metrics of {self._agent}: {type(error).__name__}: {error}")
+            self._say(f"stopped sampling system metrics on {self._agent}: {type(error).__name__}: {error}")
         if num_lost := self._num_sampled - self._num_sent:
             log.info("%d system metric reports did not reach the coordinator", num_lost)
 
@@ -170,7 +170,7 @@ class GpuReader:
             self._is_usable = False
         except self._library.NVMLError as error:
             self._is_usable = False
-            self._say(f"no system metrics of GPUs: {error}")
+            self._say(f"cannot sample GPUs: {error}")
         return {}
 
     def _read(self) -> dict[str, float]:

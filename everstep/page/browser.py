@@ -42,7 +42,7 @@ def check_same_site(method: str, scheme: str, headers: Mapping[bytes, bytes]) ->
 
 
 def _cross_site(why: str) -> Refused:
-    return Refused(f"only the page itself may ask this: {why}", status=403, code="cross-site")
+    return Refused(f"refused: this request did not come from the page ({why})", status=403, code="cross-site")
 
 
 def _shown(value: bytes) -> str:

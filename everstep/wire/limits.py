@@ -53,13 +53,13 @@ def check_metrics(num_series: int, num_points: int, *, is_system: bool = False) 
     max_series, whose = (MAX_SYSTEM_SERIES, "system ") if is_system else (MAX_SERIES, "")
     if num_series > max_series:
         raise Refused(
-            f"with these, the job has {num_series} series of {whose}metrics, the limit is {max_series}: "
+            f"this would bring the job to {num_series} series of {whose}metrics; the limit is {max_series}: "
             "use fewer names",
             code="too-many-series",
         )
     if num_points > MAX_POINTS:
         raise Refused(
-            f"with these, the job has {num_points} points of {whose}metrics, the limit is {MAX_POINTS}: "
+            f"this would bring the job to {num_points} points of {whose}metrics; the limit is {MAX_POINTS}: "
             "report less often",
             code="too-many-points",
         )

@@ -137,11 +137,11 @@ class Operations:
         search: SearchText = "",
         state: Name = "",
     ) -> wire.JobList:
-        """Get jobs from the one at `start` of those that match `search` and have one of the states, with commas."""
+        """List the jobs that match `search` and have one of the comma-separated states, from position `start`."""
 
     @operation("GET", "/v1/compare", READ_ONLY)
     def compare(self, jobs: JobNames = "") -> wire.JobComparison:
-        """Get the configuration and the values of jobs, with commas between them, next to each other."""
+        """Compare the configuration and the values of several jobs (comma-separated IDs)."""
 
     @operation("PUT", _JOB, USER)
     def create_job(self, spec: wire.JobSpec) -> wire.JobView:
@@ -243,7 +243,7 @@ class Operations:
         *,
         is_own: bool = False,
     ) -> wire.SeriesList:
-        """Get series of metrics after the one with number `after`; `is_own`: without those about nodes and workers."""
+        """Get series of metrics after the one with number `after`; `is_own`: leave out system metrics."""
 
     @operation("GET", f"{_JOB}/series/{{series}}", READ_ONLY)
     def series_window(

@@ -191,8 +191,8 @@ class Policy:
     )
     system_metrics_s: float = setting(
         10.0,
-        "Sample processors, memory, network and GPUs of nodes and workers this often; 0: never",
-        details="A job with many samples gets fewer: the interval doubles with every 5 million points",
+        "Seconds between samples of the processors, memory, network and GPUs of nodes and workers; 0: never",
+        details="The interval doubles after every 5 million points of the job",
         least=0,
         section="metrics",
     )

@@ -80,7 +80,7 @@ async def jobs(
 async def compare(call: HttpCall, jobs: str = "") -> wire.JobComparison:
     names = [each for each in jobs.split(",") if each]
     if len(names) > MOST_COMPARED:
-        text = f"{len(names)} jobs to compare are more than {MOST_COMPARED}"
+        text = f"cannot compare {len(names)} jobs; the limit is {MOST_COMPARED}"
         raise Refused(text, status=422, code="parameter-invalid")
     return await call.service.compare(names)
 

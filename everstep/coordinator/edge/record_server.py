@@ -163,7 +163,7 @@ class RecordAnswers:
             (found,) = load_summaries(connection, [self._job])
         if found.state in (FINISHED, STOPPED):
             return found
-        reason = "the record ends here: its coordinator was killed before the job was over"
+        reason = "this record has no end of the job: its coordinator was killed, or the job is still running"
         return replace(found, state=STOPPED, reason=reason)
 
     def _policy(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class StreamReply:
         jobs = [each for each in query.get("jobs", "").split(",") if each]
         if len(jobs) > MOST_COMPARED:
             raise Refused(
-                f"{len(jobs)} jobs to follow are more than {MOST_COMPARED}", status=422, code="parameter-invalid"
+                f"cannot follow {len(jobs)} jobs; the limit is {MOST_COMPARED}", status=422, code="parameter-invalid"
             )
         reader = self._stream.open_reader([LIST, *jobs], after)
         gone = asyncio.ensure_future(_until_gone(receive, reader))

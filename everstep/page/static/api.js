@@ -35,7 +35,7 @@ async function call(path, how = {}) {
   const body = await reply.json().catch(() => ({}));
   if (reply.ok) return body;
   if (reply.status === 401 && path !== "/v1/session") {
-    doorSays.value = body.code === "session-expired" ? "This session has expired." : "";
+    doorSays.value = body.code === "session-expired" ? "Your session has ended. Sign in again." : "";
     isSignedIn.value = false;
   }
   throw new Refused(sentence(body.detail) || `The coordinator answered with status ${reply.status}.`, reply.status, body.code ?? "");

@@ -125,7 +125,7 @@ function Stairs({ sizes, at, from, to, most }) {
 function MarksTable({ marks }) {
   return html`<div class="scroll" style=${{ maxHeight: "240px", marginTop: "8px" }} tabindex="0" role="region" aria-label="Workers over time as a table">
     <table class="tight" id="marks">
-      <thead><tr><th class="number">Step</th><th>Time</th><th>What</th><th>Worker</th><th class="number">Generation</th><th>The coordinator's sentence</th></tr></thead>
+      <thead><tr><th class="number">Step</th><th>Time</th><th>What</th><th>Worker</th><th class="number">Generation</th><th>Reason</th></tr></thead>
       <tbody>${[...marks].reverse().slice(0, MOST_MARKS).map(
         (mark) => html`<tr key=${mark.number} data-kind=${mark.kind}>
           <td class="number">${count(mark.step)}</td><td>${clock(mark.time)}</td><td>${what(mark)}</td><td>${mark.worker}</td><td class="number">${mark.generation || ""}</td><td class="wrap">${mark.reason}</td>

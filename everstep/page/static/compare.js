@@ -100,7 +100,7 @@ export function Compare() {
   }, [state]);
   state.version.value;
   const jobs = state.jobs.value;
-  if (!list.length) return html`<${Empty} title="Nothing to compare"><p>Choose jobs by the boxes of their rows, then follow “Compare”. <a href="/">Show all jobs</a></p><//>`;
+  if (!list.length) return html`<${Empty} title="Nothing to compare"><p>Select jobs with their checkboxes in the job list, then click “Compare”. <a href="/">Show all jobs</a></p><//>`;
   if (!jobs) return state.problem.value ? html`<${Failed} problem=${state.problem.value} />` : html`<${Waiting} />`;
   return html`<div class="stack">
     <div class="head"><h1>Compare</h1><span class="quiet">${plural(jobs.length, "job")}</span></div>
@@ -111,7 +111,7 @@ export function Compare() {
         <option value="step">step</option><option value="elapsed">time since the start</option></select></label>
       <label>Smoothing <input type="range" min="0" max="0.99" step="0.01" value=${query.value.get("smooth") ?? 0} onInput=${(/** @type {any} */ event) => go({ smooth: Number(event.target.value) || "" }, { replace: true })} /></label>
       <button aria-pressed=${query.value.has("logy")} onClick=${() => go({ logy: !query.value.has("logy") }, { replace: true })}>log y</button>
-      <button disabled=${!query.value.has("from")} onClick=${() => go({ from: "", to: "" }, { replace: true })}>All steps</button>
+      <button disabled=${!query.value.has("from")} onClick=${() => go({ from: "", to: "" }, { replace: true })}>All</button>
     </div>
     <${Curves} state=${state} jobs=${jobs} />
     <div class="section"><h2>${isAll ? "Settings and values" : "What differs"}</h2>
@@ -127,7 +127,7 @@ function Key({ jobs, list }) {
     ({ summary }, i) => html`<li key=${summary.job}>
       <svg width="28" height="8" aria-hidden="true"><line x1="0" x2="28" y1="4" y2="4" stroke=${color(i, dark)} stroke-width="3" stroke-dasharray=${dash(i).join(" ")} /></svg>
       <a href=${jobAddress(summary.job)}>${summary.job}</a><${StateWord} state=${summary.state} />
-      <a href=${address({ jobs: list.filter((each) => each !== summary.job).join(",") })} aria-label=${`Take ${summary.job} out`}>×</a>
+      <a href=${address({ jobs: list.filter((each) => each !== summary.job).join(",") })} aria-label=${`Remove ${summary.job}`}>×</a>
     </li>`,
   )}</ul>`;
 }

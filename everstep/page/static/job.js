@@ -35,7 +35,7 @@ export function Job({ job }) {
   if (!summary && problem) {
     return problem.status === 404
       ? html`<${Empty} title="No such job"><p>The coordinator does not know “${job}”. <a href="/">Show all jobs</a></p><//>`
-      : html`<${Failed} problem=${problem}>The page tries again by itself.<//>`;
+      : html`<${Failed} problem=${problem}>The page retries automatically.<//>`;
   }
   return html`<div class="stack">
     <${Head} job=${job} summary=${summary} />
@@ -81,7 +81,7 @@ function System({ state }) {
   const lookup = useLooks(state, mine, null, "system");
   const find = (query.value.get("find") ?? "").toLowerCase();
   if (!all) return html`<${Waiting} />`;
-  if (!mine.length) return html`<${Empty} title="No system metrics yet"><p>Each agent samples its node and its workers every 10 seconds.</p><//>`;
+  if (!mine.length) return html`<${Empty} title="No system metrics"><p>Agents sample their nodes and workers every <code>system_metrics_s</code> seconds; 0 turns this off.</p><//>`;
   const shown = mine.filter((each) => each.name.toLowerCase().includes(find));
   return html`<div class="stack">
     <${Toolbar} lookup=${lookup} shown=${shown.length} total=${mine.length} isSystem=${true} />

@@ -29,7 +29,7 @@ const COLUMNS = [
   { name: "num_restarts", title: "Restarts", isNumber: true, isOptional: true, show: (job) => count(job.num_restarts) },
   { name: "created_at", title: "Created", show: (job) => clock(job.created_at) },
   { name: "ended_at", title: "Took", isNumber: true, isOptional: true, show: (job) => (job.ended_at && job.created_at ? duration(job.ended_at - job.created_at) : "–") },
-  { name: "reason", title: "What the coordinator says", show: (job) => html`<span class="cut" title=${job.reason}>${job.reason}</span>` },
+  { name: "reason", title: "Reason", show: (job) => html`<span class="cut" title=${job.reason}>${job.reason}</span>` },
 ];
 const USUAL = COLUMNS.filter((each) => !each.isOptional).map((each) => each.name);
 
@@ -151,8 +151,8 @@ export function Jobs() {
       ? !listing.problem.value && html`<${Waiting} rows=${8} />`
       : found === 0
         ? isFiltered
-          ? html`<${Empty} title="No job matches"><p>Nothing is found for this search. <a href="/">Show all jobs</a></p><//>`
-          : html`<${Empty} title="No jobs yet"><p>Start one, and it appears here by itself:</p><code>everstep run --page --workers 2 train.py</code><//>`
+          ? html`<${Empty} title="No job matches"><p>No job matches this search or state. <a href="/">Show all jobs</a></p><//>`
+          : html`<${Empty} title="No jobs yet"><p>Start a job, and it appears in this list:</p><code>everstep run --coordinator URL --nproc-per-node 2 train.py</code><//>`
         : html`<${VirtualTable} total=${found} height=${ROW_PX} columns=${shown.length + 1} label="Jobs" onNeed=${onNeed}
             head=${html`<tr><th class="box"><span class="unseen">Compare</span></th>${shown.map((each) => html`<${Head} key=${each.name} column=${each} sort=${sort} isUp=${isUp} />`)}</tr>`}
             row=${(/** @type {number} */ i) => html`<${Row} key=${i} job=${listing.rows[i]} index=${i} shown=${shown} chosen=${chosen} />`} />`}

@@ -36,7 +36,7 @@ export function Metrics({ state }) {
   if (!all) return html`<${Ghosts} />`;
   const band = state.marks.value?.some((mark) => mark.kind !== "created") && html`<${Band} marks=${state.marks.value} lookup=${lookup} />`;
   if (!mine.length) {
-    return html`<div class="stack"><${Empty} title="No metrics yet"><p>Report numbers from any script of the job, and they are drawn here as they come:</p><code>everstep.report({"loss": loss}, step=step)</code><//>${band}</div>`;
+    return html`<div class="stack"><${Empty} title="No metrics yet"><p>Report numbers from any of the job's scripts, and they appear here:</p><code>everstep.report({"loss": loss}, step=step)</code><//>${band}</div>`;
   }
   return html`<div class="stack">
     <${Toolbar} lookup=${lookup} hasEpochs=${Boolean(epochs)} shown=${shown.length} total=${mine.length} />

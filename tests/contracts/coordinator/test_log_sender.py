@@ -154,7 +154,7 @@ def test_what_was_read_but_not_kept_at_the_end_is_counted(job, server, tmp_path)
         sender.close(0.1)
         is_over.set()
         sender._thread.join(60)
-    assert said == [f"100 bytes of the workers' output were not sent to the coordinator; see {tmp_path}"]
+    assert said == [f"the coordinator has not confirmed 100 bytes of the workers' output; see {tmp_path}"]
     assert len(list(tmp_path.glob("*.unsent-logs"))) == 1  # for the next agent
 
 

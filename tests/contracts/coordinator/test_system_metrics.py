@@ -107,7 +107,7 @@ def test_samples_do_not_count_as_the_jobs_own_and_are_bounded_by_themselves(smal
     sampler.open()
     sampler._thread.join(60)
     (sentence,) = said
-    assert "no more system metrics of n0" in sentence
+    assert "stopped sampling system metrics on n0" in sentence
     assert "series of system metrics, the limit is 3" in sentence
     assert [each.name for each in coordinator.series(is_own=True).series] == ["loss/x"]
     assert coordinator.series(is_own=True).num_series == 1
@@ -155,7 +155,7 @@ def test_what_the_library_cannot_do_is_said_once_and_other_errors_are_not_hidden
     monkeypatch.setitem(sys.modules, "pynvml", library(nvmlInit=fail))
     reader = GpuReader(said.append)
     assert [reader.values(), reader.values()] == [{}, {}]
-    assert said == ["no system metrics of GPUs: Driver Not Loaded"]
+    assert said == ["cannot sample GPUs: Driver Not Loaded"]
     monkeypatch.setitem(sys.modules, "pynvml", library(nvmlDeviceGetCount=lambda: "one"))
     with pytest.raises(TypeError):
         GpuReader(said.append).values()

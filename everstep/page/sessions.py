@@ -49,6 +49,9 @@ class Sessions:
 
     def new_code(self, token: Token, role: str, now: float) -> str:
         """For an address. It allows no more than the token does."""
+        if token not in self._tokens:
+            text = "a session cannot open another one: this needs a token"
+            raise Refused(text, status=403, code="session-not-a-token")
         if not token.may(role):
             text = f"the token's role is {token.role}: it cannot open a page with the role {role}"
             raise Refused(text, status=403, code="role-insufficient")

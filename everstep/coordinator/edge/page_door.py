@@ -51,7 +51,7 @@ class PageDoor:
         path, method = scope["path"], scope["method"]
         if path == SESSION:
             headers = dict(scope["headers"])
-            browser.check_same_site(method, scope["scheme"], headers)
+            browser.check_same_site(method, headers)
             if method == "POST":
                 await self._open(scope, headers, receive, send)
             elif method == "DELETE":
@@ -75,7 +75,7 @@ class PageDoor:
         cookie = browser.cookie_of(headers, browser.cookie_name(headers))
         if cookie is None:
             return None
-        browser.check_same_site(scope["method"], scope["scheme"], headers)
+        browser.check_same_site(scope["method"], headers)
         session = self._sessions.find(cookie, time.time())
         return Token(role=session.role, word=session.digest)
 

@@ -2,8 +2,21 @@
 
 import { computed, signal } from "./vendor/signals.js";
 
-const here = signal(location.pathname + location.search);
+/** With one slash in front: two would begin the name of another host. */
+const shown = () => location.pathname.replace(/^\/+/, "/") + location.search;
+
+const here = signal(shown());
 const url = computed(() => new URL(here.value, location.origin));
+
+/** As it is where it is no encoded text.
+ * @param {string} text */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
 
 /** What stands after "?". */
 export const query = computed(() => url.value.searchParams);
@@ -11,12 +24,12 @@ export const query = computed(() => url.value.searchParams);
 /** The view, and the job it is about. */
 export const view = computed(() => {
   const [first, ...rest] = url.value.pathname.split("/").filter(Boolean);
-  if (first === "jobs" && rest.length) return { name: "job", job: decodeURIComponent(rest.join("/")) };
+  if (first === "jobs" && rest.length) return { name: "job", job: decoded(rest.join("/")) };
   if (first === "compare") return { name: "compare", job: "" };
   return { name: first && first !== "jobs" ? "unknown" : "jobs", job: "" };
 });
 
-const read = () => (here.value = location.pathname + location.search);
+const read = () => (here.value = shown());
 addEventListener("popstate", read);
 
 /** @typedef {Record<string, string | number | boolean | null | undefined>} Changes */

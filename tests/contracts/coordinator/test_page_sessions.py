@@ -101,6 +101,8 @@ def test_a_reader_gets_no_code_for_more_than_reading_and_a_session_gets_none(ser
     assert refused.value.code == "role-insufficient"
     browser.open(token="of-a-user")
     assert refusal(browser.http.post("/v1/codes", json={})) == (403, "session-not-a-token")
+    odd = browser.http.post("/v1/codes", json={}, headers={"authorization": "Bearer x"})
+    assert refusal(odd) == (403, "session-not-a-token")
 
 
 def test_logging_out_ends_the_session_for_whoever_has_its_cookie(server, browser):

@@ -72,7 +72,7 @@ class EventFiles:
         self._state = _load(self._path)
         self._told: set[str] = set()  # what was said already
         self._num_refused = 0
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # for each change of the state, and writing it
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="event files", daemon=True)
 
@@ -85,10 +85,9 @@ class EventFiles:
         self.close(0.0)
 
     def follow(self, worker: str, pid: int, *, rank: int) -> None:
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):  # a full disk: only what a killed agent leaves is lost
             self._state.workers[str(pid)] = EventWorker(name=worker, rank=rank, began_at=time.time())
-        if self._root is not None:
-            with contextlib.suppress(OSError):  # a full disk: only what a killed agent leaves would be lost
+            if self._root is not None:
                 self._save()
 
     def close(self, patience_s: float) -> None:
@@ -135,9 +134,10 @@ class EventFiles:
             return
         for path in sorted(_event_files(self._root), key=lambda each: (each.name, str(each))):  # oldest first
             if str(path) not in self._state.files and (owner := owner_of(path.name, host, workers, _above)) is not None:
-                prefix = _prefix(owner, path.parent)
-                self._state.files[str(path)] = FollowedFile(worker=owner.name, prefix=prefix)
-                self._save()
+                with self._lock:
+                    prefix = _prefix(owner, path.parent)
+                    self._state.files[str(path)] = FollowedFile(worker=owner.name, prefix=prefix)
+                    self._save()
 
     def _read_on(self, coordinator: Coordinator, path: str, file: FollowedFile) -> None:
         num_bytes = _READ_BYTES
@@ -154,8 +154,10 @@ class EventFiles:
                 num_bytes = max(2 * num_bytes, needed_bytes(data))
                 continue
             self._send(coordinator, file, scalars, is_ours=path.endswith(OURS))
-            file.at, num_bytes = file.at + end, _READ_BYTES
-            self._save()
+            num_bytes = _READ_BYTES
+            with self._lock:
+                file.at += end
+                self._save()
 
     def _send(self, coordinator: Coordinator, file: FollowedFile, scalars: list[Scalar], *, is_ours: bool) -> None:
         reports = list[MetricReport]()
@@ -177,9 +179,8 @@ class EventFiles:
             self._say(line)
 
     def _save(self) -> None:
-        with self._lock:
-            told = asdict(self._state)
-        private_file.write_json(self._path, told)
+        """With the lock held: no change comes in between, and an older state never replaces a newer one."""
+        private_file.write_json(self._path, asdict(self._state))
 
 
 def owner_of(

@@ -25,8 +25,8 @@ from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, TemporaryError
 from everstep.record.event_file import OURS, Damaged, Scalar, needed_bytes, read_scalars
 from everstep.storage import private_file
-from everstep.wire import MetricReport, MetricReports, to_value
-from everstep.wire.bounds import MAX_INT, MAX_NAME
+from everstep.wire import MetricReport, MetricReports, to_value, valid_texts
+from everstep.wire.bounds import MAX_INT, MAX_NAME, MAX_NUMBER
 
 log = logging.getLogger("everstep")
 
@@ -96,7 +96,9 @@ class EventFiles:
         if self._thread.ident is not None:
             self._thread.join(patience_s)
         if self._num_refused:
-            self._say(f"{self._num_refused} values from TensorBoard files were not kept: names or steps out of bounds")
+            self._say(
+                f"{self._num_refused} values from TensorBoard files were not kept: names, steps or times out of bounds"
+            )
             self._num_refused = 0
 
     # --- the thread ---
@@ -164,8 +166,9 @@ class EventFiles:
         for each in scalars:
             if is_ours and each.tag.startswith(_REPORTED_BY_US):
                 continue
-            name = file.prefix + each.tag
-            if not (0 <= each.step <= MAX_INT and 0 < len(name) <= MAX_NAME and "\0" not in name):
+            name = valid_texts(file.prefix + each.tag)  # a folder may have any bytes for a name
+            is_named = 0 < len(name) <= MAX_NAME and "\0" not in name
+            if not (is_named and 0 <= each.step <= MAX_INT and 0.0 <= each.time <= MAX_NUMBER):
                 self._num_refused += 1
                 continue
             reports.append(MetricReport(step=each.step, time=each.time, values={name: to_value(each.value)}))

@@ -3,6 +3,7 @@ makes them; a list stands in for the coordinator."""
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import threading
@@ -26,9 +27,10 @@ class Kept:
     """What a coordinator would keep."""
 
     def __init__(self) -> None:
-        self.steps = list[int]()
+        self.steps, self.names = list[int](), set[str]()
 
     def report_metrics(self, _worker: str, some: MetricReports) -> None:
+        self.names |= {name for each in some.reports for name in each.values}
         self.steps += [each.step for each in some.reports]
 
 
@@ -89,3 +91,26 @@ def test_the_state_is_not_changed_while_it_is_written(
     first.join(60)
     second.join(60)
     assert written == [1, 2]
+
+
+def test_values_with_a_time_that_is_none_are_left_out_and_counted(
+    reading: Callable[[], EventFiles], kept: Kept, said: list[str], tmp_path: Path
+) -> None:
+    times = [1.0, -1.0, math.nan, math.inf, 2.0]
+    event_file(tmp_path / "board", *(record(step, each) for step, each in enumerate(times)))
+    with reading() as files:
+        files.follow("w0", PID, rank=0)
+        files.close(60.0)
+    assert kept.steps == [0, 4]
+    assert said == ["3 values from TensorBoard files were not kept: names, steps or times out of bounds"]
+
+
+def test_a_folder_whose_name_is_not_unicode_is_read(
+    reading: Callable[[], EventFiles], kept: Kept, tmp_path: Path
+) -> None:
+    event_file(tmp_path / "board", record(1, 1.0))
+    event_file(tmp_path / "board" / "\udcff", record(2, 1.0), number=1)
+    with reading() as files:
+        files.follow("w0", PID, rank=0)
+        files.close(60.0)
+    assert kept.names == {"loss", r"\udcff/loss"}

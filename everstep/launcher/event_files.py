@@ -24,9 +24,10 @@ from pathlib import Path
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, TemporaryError
 from everstep.record.event_file import OURS, Damaged, Scalar, needed_bytes, read_scalars
+from everstep.settings import MAX_NUMBER
 from everstep.storage import private_file
 from everstep.wire import MetricReport, MetricReports, to_value, valid_texts
-from everstep.wire.bounds import MAX_INT, MAX_NAME, MAX_NUMBER
+from everstep.wire.bounds import MAX_INT, MAX_NAME
 
 log = logging.getLogger("everstep")
 
@@ -38,6 +39,7 @@ _MOST_FOLDERS, _MOST_DEPTH = 5_000, 8
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)")
 _PROCESS = re.compile(r"\.(\d+)\.\d+(\..*)?")  # after the host's name
 _STATE = "event-files.json"
+_UNREAD = "the last values in TensorBoard files may be missing"
 
 
 @dataclass(kw_only=True)
@@ -95,6 +97,8 @@ class EventFiles:
         self._is_closing.set()
         if self._thread.ident is not None:
             self._thread.join(patience_s)
+            if self._thread.is_alive() and patience_s:
+                self._say_once(f"{_UNREAD}: reading in {self._root} took more than {patience_s:g} s")
         if self._num_refused:
             self._say(
                 f"{self._num_refused} values from TensorBoard files were not kept: names, steps or times out of bounds"
@@ -112,6 +116,8 @@ class EventFiles:
                 self._look()
             except (TemporaryError, OSError) as error:  # next time
                 log.debug("will retry reading TensorBoard files: %s", error)
+                if is_last:
+                    self._say_once(f"{_UNREAD}: {error}")
             except EverstepError as error:
                 self._say_once(f"stopped reading TensorBoard files: {error.message}")
                 return
@@ -120,11 +126,17 @@ class EventFiles:
             pause_s = max(LOOK_S, 20 * (time.monotonic() - began_s))  # a large folder is looked at less often
 
     def _look(self) -> None:
+        """Known files first: at the end of a job, their last points must not wait for a walk through a large folder."""
+        known = dict(self._state.files)
+        self._read(known)
         self._find_new()
-        if not self._state.files:
+        self._read({path: file for path, file in self._state.files.items() if path not in known})
+
+    def _read(self, files: dict[str, FollowedFile]) -> None:
+        if not files:
             return
         with self._connect() as coordinator:
-            for path, file in list(self._state.files.items()):
+            for path, file in files.items():
                 self._read_on(coordinator, path, file)
 
     def _find_new(self) -> None:

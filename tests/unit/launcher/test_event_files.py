@@ -18,6 +18,7 @@ import pytest
 from everstep.launcher import event_files
 from everstep.launcher.event_files import EventFiles
 from everstep.record.event_file import _masked_crc
+from everstep.storage import private_file
 from everstep.wire import MetricReports
 
 PID = 4242
@@ -79,7 +80,7 @@ def test_the_state_is_not_changed_while_it_is_written(
             assert may_end.wait(60)
         written.append(len(told["workers"]))
 
-    monkeypatch.setattr(event_files.private_file, "write_json", write_slowly)
+    monkeypatch.setattr(private_file, "write_json", write_slowly)
     files = reading()
     first = threading.Thread(target=files.follow, args=("w0", PID), kwargs={"rank": 0})
     first.start()
@@ -114,3 +115,40 @@ def test_a_folder_whose_name_is_not_unicode_is_read(
         files.follow("w0", PID, rank=0)
         files.close(60.0)
     assert kept.names == {"loss", r"\udcff/loss"}
+
+
+def test_known_files_are_read_before_a_slow_walk_which_is_said(
+    reading: Callable[[], EventFiles], kept: Kept, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = event_file(tmp_path / "board", record(1, 1.0))
+    with reading() as files:
+        files.follow("w0", PID, rank=0)
+        files.close(60.0)
+    is_walking, may_end = threading.Event(), threading.Event()
+
+    def walk_slowly(_root: Path) -> list[Path]:
+        is_walking.set()
+        assert may_end.wait(60)
+        return []
+
+    monkeypatch.setattr(event_files, "_event_files", walk_slowly)
+    path.write_bytes(record(1, 1.0) + record(2, 2.0))
+    with reading() as files:  # the next agent of this folder
+        files.close(0.2)
+        assert is_walking.wait(60)
+        may_end.set()
+    assert kept.steps == [1, 2]
+    assert said == [
+        f"the last values in TensorBoard files may be missing: reading in {tmp_path / 'board'} took more than 0.2 s"
+    ]
+
+
+def test_a_last_look_that_fails_is_said(said: list[str], tmp_path: Path) -> None:
+    def refuse() -> Any:
+        raise ConnectionError("nobody there")
+
+    event_file(tmp_path / "board", record(1, 1.0))
+    with EventFiles(refuse, root=tmp_path / "board", directory=tmp_path, say=said.append) as files:
+        files.follow("w0", PID, rank=0)
+        files.close(60.0)
+    assert said == ["the last values in TensorBoard files may be missing: nobody there"]

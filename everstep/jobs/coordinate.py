@@ -90,9 +90,8 @@ def _serve(
         LocalCoordinator(files, say=say, host=host, port=port) as local,
         closing(Coordinator(local.url, env.read_token(files.token), order.job)) as coordinator,
     ):
-        view = coordinator.create_job(
-            JobSpec(name=order.name, policy=policy_of(order), config=fitting_config(configuration_of(order)))
-        )
+        config = fitting_config(configuration_of(order, _hidden(order, files.directory)))
+        view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order), config=config))
         say(f"job {order.job} at {local.url}, files in {files.directory}")
         with _recorded(say, local.url, files, order) as say, fleet:
             view, was_asked = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(files.directory))
@@ -138,7 +137,7 @@ def _about(order: NodeOrder, folder: Path, state: str, reason: str, view: JobVie
         reason=reason,
         began_at=_began_at(folder),
         ended_at=time.time(),
-        configuration=configuration_of(order),
+        configuration=configuration_of(order, _hidden(order, folder)),
         view={} if view is None else json.loads(to_json(view)),
     )
 
@@ -167,6 +166,15 @@ def _leave_record(
 def _secrets(folder: Path) -> dict[str, str]:
     path = folder / "secrets.json"
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _hidden(order: NodeOrder, folder: Path) -> list[str]:
+    """The values of the job's secrets that this process knows: on some platforms, those for its storage only."""
+    try:
+        known = _secrets(folder)
+    except (OSError, ValueError):  # the nodes, which need them, say so
+        known = {}
+    return [*known.values(), *(value for name in order.secrets if (value := env.value(name)))]
 
 
 def _record(folder: Path, view: JobView, say: Callable[[str], None], *, was_asked: bool, comes_back: bool) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from everstep.checkpoint.policy import Found
 from everstep.errors import EverstepError, StorageUnreachable
 from everstep.job_file.order import NodeOrder, is_for_storage
 from everstep.record.about import ABOUT, FILES, CopiedFile, RecordAbout
+from everstep.record.log_masks import Masks
 from everstep.storage import private_file
 from everstep.storage.base import Storage, open_storage
 from everstep.storage.shared_folder import SharedFolder, below
@@ -37,10 +38,18 @@ def place_beside(checkpoints: str, job: str) -> str:
     return below(checkpoints, f"record/{job}")
 
 
-def configuration_of(order: NodeOrder) -> dict[str, Any]:
-    """The order, but for values that may be secret."""
-    told = asdict(order)
-    return {**told, "env": sorted(order.env), "secrets": list(order.secrets)}
+def configuration_of(order: NodeOrder, hidden: Iterable[str] = ()) -> dict[str, Any]:
+    """The order, but for values that may be secret. `hidden`: known values of secrets, masked wherever they are."""
+    told = {**asdict(order), "env": sorted(order.env), "secrets": list(order.secrets)}
+    return {name: _masked(value, Masks(hidden)) for name, value in told.items()}
+
+
+def _masked(value: Any, masks: Masks) -> Any:
+    if isinstance(value, str):
+        return masks.apply_text(value)
+    if isinstance(value, dict):
+        return {name: _masked(each, masks) for name, each in value.items()}
+    return [_masked(each, masks) for each in value] if isinstance(value, list | tuple) else value
 
 
 def write_about(folder: Path, about: RecordAbout) -> None:

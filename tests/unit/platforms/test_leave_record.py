@@ -157,3 +157,14 @@ def test_a_coordinator_that_was_killed_while_it_copied_copies_at_its_next_start(
 
     assert run_coordinate(CoordinateOptions(order=order.to_json(), folder=folder), print) == 0
     assert lines_of(tmp_path / "saved" / "record" / "job" / "coordinator-logs.db") == ["the last words"]
+
+
+def test_values_of_secrets_in_the_command_are_masked(folder: Path) -> None:
+    status_file.write(folder, "succeeded", "all done")
+    (folder / "secrets.json").write_text('{"KEY": "open sesame"}')
+    order = NodeOrder(job="job", name="job", script="train.py", args=("--key=open sesame", "-v"), secrets=("KEY",))
+
+    assert run_coordinate(CoordinateOptions(order=order.to_json(), folder=folder), print) == 0
+    with open_record(folder) as record:
+        assert record.about.configuration["args"] == ["--key=***", "-v"]
+        assert record.about.configuration["secrets"] == ["KEY"]

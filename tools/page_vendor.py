@@ -73,6 +73,16 @@ def fetch() -> None:
 def copy(modules: Path, vendor: Path) -> None:
     """From installed packages to files that a browser can run."""
     made = Path(tempfile.mkdtemp(prefix=".vendor-", dir=vendor.parent))
+    try:
+        _fill(made, modules)
+        shutil.rmtree(vendor, ignore_errors=True)
+        made.rename(vendor)
+    except BaseException:  # beside `vendor`, it would be packed and served
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def _fill(made: Path, modules: Path) -> None:
     for path, name in MODULES.values():
         (made / name).write_text(_relative((modules / path).read_text()))
     for global_name, (path, name) in SCRIPTS.items():
@@ -83,8 +93,6 @@ def copy(modules: Path, vendor: Path) -> None:
     (made / "LICENSES.txt").write_text("\n\n".join(_license(modules / package, package) for package in PACKAGES))
     (made / STAMP).write_text(_stamp())
     made.chmod(0o755)
-    shutil.rmtree(vendor, ignore_errors=True)
-    made.rename(vendor)
 
 
 def _relative(text: str) -> str:

@@ -19,6 +19,7 @@ from everstep.jobs.meeting import address_of_page
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
+from everstep.launcher.run_record import RunRecord
 from everstep.page.address import show_page
 from everstep.settings import setting
 
@@ -70,9 +71,7 @@ def _coordinator_of(options: PageOptions) -> Iterator[tuple[Coordinator | None, 
         token = find_token(options.token_file)
         with closing(Coordinator(options.coordinator, token, options.id or "")) as coordinator:
             yield coordinator, False
-    elif is_record(Path(options.id or "")):
-        yield None, False
-    elif run := next(run_record.newest_first(options.log_dir, options.id or ""), None):
+    elif run := _run_of(options):
         directory, record = run
         if not record.url or record.state in (run_record.FINISHED, run_record.FAILED):
             yield None, False
@@ -80,9 +79,20 @@ def _coordinator_of(options: PageOptions) -> Iterator[tuple[Coordinator | None, 
         token = find_token(options.token_file or directory / "token")
         with closing(Coordinator(record.url, token, record.job)) as coordinator:
             yield coordinator, False
+    elif is_record(Path(options.id or "")):
+        yield None, False
     else:
         with submitted.coordinator_of(submitted.find(options.id or "")) as found:
             yield found, True
+
+
+def _run_of(options: PageOptions) -> tuple[Path, RunRecord] | None:
+    """By its ID, or by its folder; a folder without its token is a copy."""
+    folder = Path(options.id or "")
+    if not is_record(folder):
+        return next(run_record.newest_first(options.log_dir, options.id or ""), None)
+    record = run_record.read(folder) if (folder / "token").exists() else None
+    return None if record is None else (folder, record)
 
 
 def _answers(coordinator: Coordinator) -> bool:

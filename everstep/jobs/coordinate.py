@@ -18,7 +18,6 @@ from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, PermanentError, UsageError
 from everstep.job_file.order import NodeOrder, policy_of
 from everstep.jobs.leave_record import (
-    checkpoints_at,
     configuration_of,
     copy_record,
     place_beside,
@@ -59,7 +58,7 @@ def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> in
     before = status_file.read(folder)
     if before is not None and before[0] in OVER:  # the platform may start it again after an error
         say(f"{before[0]}, as it was before this start")
-        _leave_record(folder, _about(order, folder, *before, None), order.record_to, say)
+        _leave_record(order, folder, before, None, say)
         return 0 if before[0] == "succeeded" else 1
     status_file.write(folder, "running", "the coordinator is started")
     write_token(files.token)
@@ -69,10 +68,9 @@ def run_coordinate(options: CoordinateOptions, say: Callable[[str], None]) -> in
     port = _port(files, options.port) if not comes_back else earlier_port(files, host)
     with asked_to_end() as asked:  # until the end is on record: a signal must not come in between
         view, was_asked = _serve(order, files, fleet, asked, say, host=host, port=port, comes_back=comes_back)
-        use_storage_variables(order, _secrets(folder))
         code = _record(folder, view, say, was_asked=was_asked, comes_back=comes_back)
         if _is_over(view) and (ended := status_file.read(folder)) is not None:
-            _leave_record(folder, _about(order, folder, *ended, view), order.record_to, say)
+            _leave_record(order, folder, ended, view, say)
         return code
 
 
@@ -92,9 +90,8 @@ def _serve(
         LocalCoordinator(files, say=say, host=host, port=port) as local,
         closing(Coordinator(local.url, env.read_token(files.token), order.job)) as coordinator,
     ):
-        view = coordinator.create_job(
-            JobSpec(name=order.name, policy=policy_of(order), config=fitting_config(configuration_of(order)))
-        )
+        config = fitting_config(configuration_of(order, _hidden(order, files.directory)))
+        view = coordinator.create_job(JobSpec(name=order.name, policy=policy_of(order), config=config))
         say(f"job {order.job} at {local.url}, files in {files.directory}")
         with _recorded(say, local.url, files, order) as say, fleet:
             view, was_asked = _attend(order, coordinator, fleet, asked, say, began_at=_began_at(files.directory))
@@ -140,27 +137,44 @@ def _about(order: NodeOrder, folder: Path, state: str, reason: str, view: JobVie
         reason=reason,
         began_at=_began_at(folder),
         ended_at=time.time(),
-        configuration=configuration_of(order),
-        checkpoints=checkpoints_at(order.record_to),
+        configuration=configuration_of(order, _hidden(order, folder)),
         view={} if view is None else json.loads(to_json(view)),
     )
 
 
-def _leave_record(folder: Path, about: RecordAbout, to: str, say: Callable[[str], None]) -> None:
+def _leave_record(
+    order: NodeOrder, folder: Path, ended: tuple[State, str], view: JobView | None, say: Callable[[str], None]
+) -> None:
     """After the end is on record, which must not wait for a storage. This folder may be gone with its pod."""
+    to = order.record_to
     try:
+        use_storage_variables(order, _secrets(folder))
+        about = _about(order, folder, *ended, view)
         write_about(folder, about)
         if to:
-            where = place_beside(to, about.job)
-            copy_record(folder, about, SharedFolder(uri=where))
+            where = place_beside(to, order.job)
+            copy_record(folder, about, SharedFolder(uri=where), checkpoints=to)
             say(f"record in {where}")
-    except (EverstepError, OSError) as error:
+    except Exception as error:  # of any storage: the job's result does not depend on it
         say(f"could not save the record{f' in {to}' if to else ''}: {error}")
+    try:
+        (folder / "secrets.json").unlink(missing_ok=True)  # only now: a start after a kill copies with them
+    except OSError as error:
+        say(f"could not remove the job's secrets: {error}")
 
 
 def _secrets(folder: Path) -> dict[str, str]:
     path = folder / "secrets.json"
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _hidden(order: NodeOrder, folder: Path) -> list[str]:
+    """The values of the job's secrets that this process knows: on some platforms, those for its storage only."""
+    try:
+        known = _secrets(folder)
+    except (OSError, ValueError):  # the nodes, which need them, say so
+        known = {}
+    return [*known.values(), *(value for name in order.secrets if (value := env.value(name)))]
 
 
 def _record(folder: Path, view: JobView, say: Callable[[str], None], *, was_asked: bool, comes_back: bool) -> int:
@@ -171,7 +185,6 @@ def _record(folder: Path, view: JobView, say: Callable[[str], None], *, was_aske
         return 128 + signal.SIGTERM
     state: State = "succeeded" if view.is_finished else "canceled" if was_asked else "failed"
     status_file.write(folder, state, view.reason)
-    (folder / "secrets.json").unlink(missing_ok=True)
     say(f"{state}: {view.reason}")
     return 0 if view.is_finished else 1
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from everstep import __version__, env
 from everstep.checkpoint.catalog import find
@@ -20,24 +20,36 @@ from everstep.checkpoint.policy import Found
 from everstep.errors import EverstepError, StorageUnreachable
 from everstep.job_file.order import NodeOrder, is_for_storage
 from everstep.record.about import ABOUT, FILES, CopiedFile, RecordAbout
+from everstep.record.log_masks import Masks
 from everstep.storage import private_file
 from everstep.storage.base import Storage, open_storage
 from everstep.storage.shared_folder import SharedFolder, below
 from everstep.storage.sqlite_copy import copy_sqlite
 
 LEAVE_S = 300.0  # for a copy, which is long for gigabytes
+LIST_S = 30.0  # for a list of the checkpoints
 MOST_CHECKPOINTS = 1000  # the newest
 _PIECE_BYTES = 1 << 20
+
+_T = TypeVar("_T")
 
 
 def place_beside(checkpoints: str, job: str) -> str:
     return below(checkpoints, f"record/{job}")
 
 
-def configuration_of(order: NodeOrder) -> dict[str, Any]:
-    """The order, but for values that may be secret."""
-    told = asdict(order)
-    return {**told, "env": sorted(order.env), "secrets": list(order.secrets)}
+def configuration_of(order: NodeOrder, hidden: Iterable[str] = ()) -> dict[str, Any]:
+    """The order, but for values that may be secret. `hidden`: known values of secrets, masked wherever they are."""
+    told = {**asdict(order), "env": sorted(order.env), "secrets": list(order.secrets)}
+    return {name: _masked(value, Masks(hidden)) for name, value in told.items()}
+
+
+def _masked(value: Any, masks: Masks) -> Any:
+    if isinstance(value, str):
+        return masks.apply_text(value)
+    if isinstance(value, dict):
+        return {name: _masked(each, masks) for name, each in value.items()}
+    return [_masked(each, masks) for each in value] if isinstance(value, list | tuple) else value
 
 
 def write_about(folder: Path, about: RecordAbout) -> None:
@@ -45,26 +57,46 @@ def write_about(folder: Path, about: RecordAbout) -> None:
     private_file.write(folder / ABOUT, replace(about, version=__version__).to_json())
 
 
-def copy_record(folder: Path, about: RecordAbout, to: SharedFolder, *, deadline_s: float = LEAVE_S) -> None:
+def copy_record(
+    folder: Path, about: RecordAbout, to: SharedFolder, *, checkpoints: str = "", deadline_s: float = LEAVE_S
+) -> None:
     """Of a coordinator that has ended. A storage that does not answer is left alone after the deadline: a pod or an
-    allocation must not stay for it."""
-    errors = list[Exception]()
+    allocation must not stay for it. `checkpoints`: first list those there, for record.json here and in the copy."""
 
     def copy() -> None:
+        listed = about
+        if checkpoints and not about.checkpoints:
+            listed = replace(about, checkpoints=checkpoints_at(checkpoints))
+            write_about(folder, listed)
+        _copy(folder, listed, to)
+
+    _in_time(copy, f"copying to {to.uri}", deadline_s)
+
+
+def add_checkpoints(folder: Path, about: RecordAbout, uri: str, *, deadline_s: float = LIST_S) -> None:
+    """To the record.json in the job's own folder: those at `uri`, if they can be listed in time."""
+    if uri:
+        listed = _in_time(lambda: checkpoints_at(uri), f"listing the checkpoints in {uri}", deadline_s)
+        write_about(folder, replace(about, checkpoints=listed))
+
+
+def _in_time(work: Callable[[], _T], what: str, deadline_s: float) -> _T:
+    done, errors = list[_T](), list[Exception]()
+
+    def run() -> None:
         try:
-            _copy(folder, about, to)
+            done.append(work())
         except Exception as error:  # raised by the thread that waits
             errors.append(error)
 
-    copying = threading.Thread(target=copy, name="record copy", daemon=True)
-    copying.start()
-    copying.join(deadline_s)
-    if copying.is_alive():
-        raise StorageUnreachable(
-            f"copying to {to.uri} did not finish within {deadline_s:g} s", code="record-not-copied"
-        )
+    working = threading.Thread(target=run, name="record copy", daemon=True)
+    working.start()
+    working.join(deadline_s)
     for error in errors:
         raise error
+    if not done:
+        raise StorageUnreachable(f"{what} did not finish within {deadline_s:g} s", code="record-not-copied")
+    return done[0]
 
 
 def _copy(folder: Path, about: RecordAbout, to: SharedFolder) -> None:

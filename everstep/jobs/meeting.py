@@ -20,7 +20,7 @@ from everstep.launcher.endpoint import as_job_id, host_or_join
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, Start, earlier_port
 from everstep.page.address import page_address
 from everstep.process import Child
-from everstep.wire import JobSpec, PageCodeRequest, Policy, fitting_config, policy_problems
+from everstep.wire import JobSpec, PageCodeRequest, Policy, fitting_config, policy_problems, valid_texts
 
 
 def create_job(
@@ -28,7 +28,9 @@ def create_job(
 ) -> None:
     """Create it, or find it as it is, unless it is over."""
     with closing(Coordinator(url, env.read_token(token), job)) as coordinator:
-        view = coordinator.create_job(JobSpec(name=name, policy=policy, config=fitting_config(config or {})))
+        view = coordinator.create_job(
+            JobSpec(name=valid_texts(name), policy=policy, config=fitting_config(config or {}))
+        )
     if view.is_finished or view.is_stopped:
         raise UsageError(
             f"job {job} is over: {view.reason}", hint="give another --job or --rdzv-id", code="job-has-ended"

@@ -15,7 +15,7 @@ from everstep.checkpoint.index import place_of_job
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
 from everstep.jobs.check import check_node
-from everstep.jobs.leave_record import checkpoints_at, write_about
+from everstep.jobs.leave_record import add_checkpoints, write_about
 from everstep.jobs.meeting import address_of_page, coordinator_of, create_job, is_host, job_folder, job_id, policy_of
 from everstep.jobs.node_spec import node_spec
 from everstep.jobs.options import JoinOptions, RunOptions
@@ -130,9 +130,10 @@ def _leave_record(directory: Path, about: RecordAbout, elapsed_s: float) -> None
         return  # others continue it
     ended = replace(about, state=_STATES[record.state], reason=record.reason, began_at=now - elapsed_s, ended_at=now)
     try:
-        write_about(directory, replace(ended, checkpoints=checkpoints_at(place_of_job(about.job) or "")))
-    except OSError as error:
-        Console().print(err=[f"everstep: {directory / ABOUT} cannot be written: {error}"])
+        write_about(directory, ended)
+        add_checkpoints(directory, ended, place_of_job(about.job) or "")
+    except (EverstepError, OSError) as error:
+        Console().print(err=[f"everstep: {directory / ABOUT} is not complete: {error}"])
 
 
 def run_joined(options: JoinOptions, command: tuple[str, ...], starter: Starter) -> int:

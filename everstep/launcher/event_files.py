@@ -24,8 +24,9 @@ from pathlib import Path
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, TemporaryError
 from everstep.record.event_file import OURS, Damaged, Scalar, needed_bytes, read_scalars
+from everstep.settings import MAX_NUMBER
 from everstep.storage import private_file
-from everstep.wire import MetricReport, MetricReports, to_value
+from everstep.wire import MetricReport, MetricReports, to_value, valid_texts
 from everstep.wire.bounds import MAX_INT, MAX_NAME
 
 log = logging.getLogger("everstep")
@@ -38,6 +39,7 @@ _MOST_FOLDERS, _MOST_DEPTH = 5_000, 8
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)")
 _PROCESS = re.compile(r"\.(\d+)\.\d+(\..*)?")  # after the host's name
 _STATE = "event-files.json"
+_UNREAD = "the last values in TensorBoard files may be missing"
 
 
 @dataclass(kw_only=True)
@@ -72,7 +74,7 @@ class EventFiles:
         self._state = _load(self._path)
         self._told: set[str] = set()  # what was said already
         self._num_refused = 0
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # for each change of the state, and writing it
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="event files", daemon=True)
 
@@ -85,10 +87,9 @@ class EventFiles:
         self.close(0.0)
 
     def follow(self, worker: str, pid: int, *, rank: int) -> None:
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):  # a full disk: only what a killed agent leaves is lost
             self._state.workers[str(pid)] = EventWorker(name=worker, rank=rank, began_at=time.time())
-        if self._root is not None:
-            with contextlib.suppress(OSError):  # a full disk: only what a killed agent leaves would be lost
+            if self._root is not None:
                 self._save()
 
     def close(self, patience_s: float) -> None:
@@ -96,8 +97,12 @@ class EventFiles:
         self._is_closing.set()
         if self._thread.ident is not None:
             self._thread.join(patience_s)
+            if self._thread.is_alive() and patience_s:
+                self._say_once(f"{_UNREAD}: reading in {self._root} took more than {patience_s:g} s")
         if self._num_refused:
-            self._say(f"{self._num_refused} values from TensorBoard files were not kept: names or steps out of bounds")
+            self._say(
+                f"{self._num_refused} values from TensorBoard files were not kept: names, steps or times out of bounds"
+            )
             self._num_refused = 0
 
     # --- the thread ---
@@ -111,6 +116,8 @@ class EventFiles:
                 self._look()
             except (TemporaryError, OSError) as error:  # next time
                 log.debug("will retry reading TensorBoard files: %s", error)
+                if is_last:
+                    self._say_once(f"{_UNREAD}: {error}")
             except EverstepError as error:
                 self._say_once(f"stopped reading TensorBoard files: {error.message}")
                 return
@@ -119,11 +126,17 @@ class EventFiles:
             pause_s = max(LOOK_S, 20 * (time.monotonic() - began_s))  # a large folder is looked at less often
 
     def _look(self) -> None:
+        """Known files first: at the end of a job, their last points must not wait for a walk through a large folder."""
+        known = dict(self._state.files)
+        self._read(known)
         self._find_new()
-        if not self._state.files:
+        self._read({path: file for path, file in self._state.files.items() if path not in known})
+
+    def _read(self, files: dict[str, FollowedFile]) -> None:
+        if not files:
             return
         with self._connect() as coordinator:
-            for path, file in list(self._state.files.items()):
+            for path, file in files.items():
                 self._read_on(coordinator, path, file)
 
     def _find_new(self) -> None:
@@ -135,9 +148,10 @@ class EventFiles:
             return
         for path in sorted(_event_files(self._root), key=lambda each: (each.name, str(each))):  # oldest first
             if str(path) not in self._state.files and (owner := owner_of(path.name, host, workers, _above)) is not None:
-                prefix = _prefix(owner, path.parent)
-                self._state.files[str(path)] = FollowedFile(worker=owner.name, prefix=prefix)
-                self._save()
+                with self._lock:
+                    prefix = _prefix(owner, path.parent)
+                    self._state.files[str(path)] = FollowedFile(worker=owner.name, prefix=prefix)
+                    self._save()
 
     def _read_on(self, coordinator: Coordinator, path: str, file: FollowedFile) -> None:
         num_bytes = _READ_BYTES
@@ -154,16 +168,19 @@ class EventFiles:
                 num_bytes = max(2 * num_bytes, needed_bytes(data))
                 continue
             self._send(coordinator, file, scalars, is_ours=path.endswith(OURS))
-            file.at, num_bytes = file.at + end, _READ_BYTES
-            self._save()
+            num_bytes = _READ_BYTES
+            with self._lock:
+                file.at += end
+                self._save()
 
     def _send(self, coordinator: Coordinator, file: FollowedFile, scalars: list[Scalar], *, is_ours: bool) -> None:
         reports = list[MetricReport]()
         for each in scalars:
             if is_ours and each.tag.startswith(_REPORTED_BY_US):
                 continue
-            name = file.prefix + each.tag
-            if not (0 <= each.step <= MAX_INT and 0 < len(name) <= MAX_NAME and "\0" not in name):
+            name = valid_texts(file.prefix + each.tag)  # a folder may have any bytes for a name
+            is_named = 0 < len(name) <= MAX_NAME and "\0" not in name
+            if not (is_named and 0 <= each.step <= MAX_INT and 0.0 <= each.time <= MAX_NUMBER):
                 self._num_refused += 1
                 continue
             reports.append(MetricReport(step=each.step, time=each.time, values={name: to_value(each.value)}))
@@ -177,9 +194,8 @@ class EventFiles:
             self._say(line)
 
     def _save(self) -> None:
-        with self._lock:
-            told = asdict(self._state)
-        private_file.write_json(self._path, told)
+        """With the lock held: no change comes in between, and an older state never replaces a newer one."""
+        private_file.write_json(self._path, asdict(self._state))
 
 
 def owner_of(

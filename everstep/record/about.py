@@ -14,6 +14,7 @@ from typing import Any
 
 from everstep.errors import UsageError
 from everstep.record.log_place import log_path
+from everstep.wire import valid_texts
 
 FORMAT = 1
 ABOUT = "record.json"
@@ -46,7 +47,8 @@ class RecordAbout:
     files: Mapping[str, CopiedFile] = field(default_factory=dict)  # of a copy; empty in the job's own folder
 
     def to_json(self) -> bytes:
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False).encode() + b"\n"
+        told = valid_texts({"format": FORMAT, **asdict(self)})
+        return json.dumps(told, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def parse_about(data: bytes, where: str) -> RecordAbout:

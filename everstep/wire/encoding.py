@@ -14,6 +14,16 @@ def to_json(message: Any) -> bytes:
     return _ENCODER.encode(message).encode()
 
 
+def valid_texts(value: Any) -> Any:
+    """Any JSON value, with Unicode texts only: a byte of an argument that Python could not decode looks as in its
+    own escapes, such as \\udcff."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {valid_texts(name): valid_texts(each) for name, each in value.items()}
+    return [valid_texts(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def from_json(kind: type[_T], body: bytes | dict[str, Any]) -> _T:
     """Build `kind` from a reply, ignoring fields that a newer coordinator may have added."""
     values = body if isinstance(body, dict) else json.loads(body)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstep.wire.encoding import to_json
+from everstep.wire.encoding import to_json, valid_texts
 from everstep.wire.metrics import MAX_DEPTH, value_problems
 from everstep.wire.policy import Policy, policy_problems
 
@@ -28,8 +28,8 @@ class JobSpec:
 
 
 def fitting_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """For people only: no job fails to start because there is too much of it."""
-    spec = JobSpec(config=json.loads(to_json(dict(config))))
+    """For people only: no job fails to start because of it."""
+    spec = JobSpec(config=valid_texts(json.loads(to_json(dict(config)))))
     problem = next(spec.problems(), None)
     return spec.config if problem is None else {"left_out": problem}
 

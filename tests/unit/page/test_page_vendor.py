@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lab.command import ROOT
-from tools import page_vendor
+from tools import build_backend, page_vendor
 
 
 @pytest.fixture
@@ -38,7 +38,18 @@ def test_a_script_that_needs_another_package_is_refused(modules, tmp_path):
     (modules / "htm/dist/htm.mjs").write_text('import"left-pad";')
     with pytest.raises(SystemExit, match="left-pad"):
         page_vendor.copy(modules, tmp_path / "vendor")
-    assert not (tmp_path / "vendor").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["node_modules"]
+
+
+@pytest.mark.parametrize("problem", [SystemExit("npm is missing"), PermissionError("a disk that is read only")])
+def test_a_wheel_is_built_without_the_page_if_its_scripts_cannot_be_fetched(problem, monkeypatch, capsys):
+    def fail():
+        raise problem
+
+    monkeypatch.setattr(build_backend.page_vendor, "main", fail)
+    monkeypatch.setattr(build_backend.build_meta, "build_wheel", lambda *_: "everstep.whl")
+    assert build_backend.build_wheel("dist") == "everstep.whl"
+    assert capsys.readouterr().err == f"everstep: this wheel has no page: {problem}\n"
 
 
 def test_the_lock_file_has_a_hash_of_each_package_and_names_no_registry():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -16,7 +19,7 @@ from everstep.coordinator.store.log_store import LogBounds, LogStore, NewLines
 from everstep.errors import StorageUnreachable
 from everstep.job_file.order import NodeOrder
 from everstep.jobs.coordinate import run_coordinate
-from everstep.jobs.leave_record import copy_record
+from everstep.jobs.leave_record import add_checkpoints, copy_record
 from everstep.jobs.options import CoordinateOptions
 from everstep.platforms import status_file
 from everstep.record.about import RecordAbout
@@ -91,17 +94,61 @@ class SilentStorage(MemoryFileSystem):
     def put_file(self, *_: object, **__: object) -> None:
         self.answers.wait()
 
+    def ls(self, path: str, *given: Any, **more: Any) -> Any:
+        if "unlisted" in path:
+            self.answers.wait()
+        return super().ls(path, *given, **more)
 
-def test_a_storage_that_does_not_answer_does_not_hold_the_coordinator(folder: Path) -> None:
+
+@pytest.fixture
+def silent() -> Iterator[str]:
     fsspec.register_implementation("silent", SilentStorage, clobber=True)
-    try:
-        with pytest.raises(StorageUnreachable, match=r"within 0\.2 s"):
-            copy_record(folder, RecordAbout(job="job"), SharedFolder(uri="silent://bucket"), deadline_s=0.2)
-    finally:
-        SilentStorage.answers.set()
-        for thread in threading.enumerate():
-            if thread.name == "record copy":
-                thread.join()
+    SilentStorage.answers.clear()
+    yield "silent://bucket"
+    SilentStorage.answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "record copy":
+            thread.join()
+
+
+def test_a_storage_that_does_not_answer_does_not_hold_the_coordinator(folder: Path, silent: str) -> None:
+    with pytest.raises(StorageUnreachable, match=r"within 0\.2 s"):
+        copy_record(folder, RecordAbout(job="job"), SharedFolder(uri=silent), deadline_s=0.2)
+
+
+def test_a_storage_that_lists_nothing_does_not_hold_the_coordinator_or_a_run(
+    folder: Path, silent: str, tmp_path: Path
+) -> None:
+    about, unlisted = RecordAbout(job="job"), f"{silent}/unlisted"
+    with pytest.raises(StorageUnreachable, match=r"within 0\.2 s"):
+        copy_record(folder, about, SharedFolder(uri=str(tmp_path / "saved")), checkpoints=unlisted, deadline_s=0.2)
+    with pytest.raises(StorageUnreachable, match=r"listing the checkpoints in silent://bucket/unlisted did not finish"):
+        add_checkpoints(folder, about, unlisted, deadline_s=0.2)
+
+
+def test_at_its_next_start_a_coordinator_copies_with_the_variables_and_secrets_of_the_storage(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    status_file.write(folder, "succeeded", "all done")
+    (folder / "secrets.json").write_text('{"AWS_SECRET_ACCESS_KEY": "key"}')
+    variables = {"AWS_ENDPOINT_URL": "http://here"}
+    order = NodeOrder(job="job", name="job", script="train.py", record_to=f"{tmp_path}/saved", env=variables)
+
+    assert run_coordinate(CoordinateOptions(order=order.to_json(), folder=folder), print) == 0
+    assert (os.environ["AWS_ENDPOINT_URL"], os.environ["AWS_SECRET_ACCESS_KEY"]) == ("http://here", "key")
+    assert not (folder / "secrets.json").exists()
+
+
+def test_a_job_that_succeeded_stays_so_if_its_record_json_cannot_be_read(folder: Path, tmp_path: Path) -> None:
+    status_file.write(folder, "succeeded", "all done")
+    (folder / "record.json").write_text("{")
+    order, said = NodeOrder(job="job", name="job", script="train.py", record_to=f"{tmp_path}/saved"), list[str]()
+
+    assert run_coordinate(CoordinateOptions(order=order.to_json(), folder=folder), said.append) == 0
+    assert said[-1].startswith(f"could not save the record in {tmp_path}/saved: ")
 
 
 def test_a_coordinator_that_was_killed_while_it_copied_copies_at_its_next_start(folder: Path, tmp_path: Path) -> None:
@@ -110,3 +157,14 @@ def test_a_coordinator_that_was_killed_while_it_copied_copies_at_its_next_start(
 
     assert run_coordinate(CoordinateOptions(order=order.to_json(), folder=folder), print) == 0
     assert lines_of(tmp_path / "saved" / "record" / "job" / "coordinator-logs.db") == ["the last words"]
+
+
+def test_values_of_secrets_in_the_command_are_masked(folder: Path) -> None:
+    status_file.write(folder, "succeeded", "all done")
+    (folder / "secrets.json").write_text('{"KEY": "open sesame"}')
+    order = NodeOrder(job="job", name="job", script="train.py", args=("--key=open sesame", "-v"), secrets=("KEY",))
+
+    assert run_coordinate(CoordinateOptions(order=order.to_json(), folder=folder), print) == 0
+    with open_record(folder) as record:
+        assert record.about.configuration["args"] == ["--key=***", "-v"]
+        assert record.about.configuration["secrets"] == ["KEY"]

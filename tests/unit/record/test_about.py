@@ -9,6 +9,7 @@ import pytest
 
 from everstep.errors import UsageError
 from everstep.record.about import LOGS, CopiedFile, RecordAbout, parse_about
+from everstep.wire import fitting_config
 
 FILE = CopiedFile(size_bytes=3, sha256="0" * 64)
 ABOUT = RecordAbout(job="job", state="succeeded", configuration={"script": "ü.py"}, files={LOGS: FILE})
@@ -16,6 +17,13 @@ ABOUT = RecordAbout(job="job", state="succeeded", configuration={"script": "ü.p
 
 def test_it_is_read_as_it_was_written() -> None:
     assert parse_about(ABOUT.to_json(), "record.json") == ABOUT
+
+
+def test_an_argument_that_is_not_unicode_is_shown_by_its_escape() -> None:
+    given = {"command": ["train.py", "--in=\udcff.txt"], "\udcfe": 1}
+    shown = {"command": ["train.py", r"--in=\udcff.txt"], r"\udcfe": 1}
+    assert parse_about(RecordAbout(job="job", configuration=given).to_json(), "record.json").configuration == shown
+    assert fitting_config(given) == shown
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class JobFeed:
     async def _run(self) -> None:
         num_ticks = 0
         while True:
-            await self.stream.has_readers.wait()
+            await self.stream.has_topics.wait()
             self.tick(has_list=num_ticks % TICKS_PER_LIST == 0)
             num_ticks += 1
             await asyncio.sleep(TICK_S)

@@ -58,7 +58,7 @@ class Service:
 
     def _note_points(self, news: list[SeriesNews]) -> None:
         """Called by the thread that keeps metrics."""
-        if self.stream.num_readers and not self._loop.is_closed():
+        if self.stream.has_topics.is_set() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.feed.note_points, news)
 
     def let_go(self) -> None:

@@ -40,16 +40,12 @@ class LiveStream:
         self._taken: dict[tuple[Sequence[str], int], tuple[int, bytes, bool]] = {}  # those at one place share it
         self._topics: dict[str, _Topic] = {}
         self._readers: set[Reader] = set()
-        self.has_readers = asyncio.Event()
+        self.has_topics = asyncio.Event()  # also those whose readers may come back
         self.is_closed = False
 
     @property
     def last_id(self) -> str:
         return f"{self._epoch}-{self._number}"
-
-    @property
-    def num_readers(self) -> int:
-        return len(self._readers)
 
     def is_followed(self, topic: str) -> bool:
         return topic in self._topics
@@ -109,7 +105,7 @@ class LiveStream:
         for name in names:
             self._topics[name].num_readers += 1
         self._readers.add(reader)
-        self.has_readers.set()
+        self.has_topics.set()
         return reader
 
     def _number_of(self, after: str) -> int | None:
@@ -132,7 +128,7 @@ class LiveStream:
         for name in [name for name, each in self._topics.items() if not each.num_readers and each.left_at < before]:
             del self._topics[name]
         if not self._topics:
-            self.has_readers.clear()
+            self.has_topics.clear()
 
 
 class Reader:

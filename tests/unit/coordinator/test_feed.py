@@ -6,6 +6,8 @@ import asyncio
 import math
 
 from everstep.coordinator.feed import LONGEST_S, MOST_POINTS, JobFeed, _NewPoints
+from everstep.coordinator.service import Service
+from everstep.coordinator.store.store import Store
 from everstep.coordinator.stream import LiveStream
 from everstep.record.writing import SeriesNews
 
@@ -53,3 +55,23 @@ def test_a_job_that_reports_very_much_is_sent_less_often():
         return counts
 
     assert asyncio.run(story()) == [1, 0, 0, 0, 1, 0, 0, 0]
+
+
+def test_points_are_noted_while_the_only_reader_is_away(tmp_path):
+    """It comes back with the last number that it has, and misses nothing."""
+
+    async def story():
+        service = Service(Store(str(tmp_path / "db")))
+        reader = service.stream.open_reader(["job"], "")
+        reader.begin(is_new=True)
+        last = service.stream.last_id
+        reader.close()
+        service._note_points([SeriesNews("job", 1, "loss", 1, None, [(7, 0.0, 1.0)])])
+        await asyncio.sleep(0)  # the loop's turn
+        service.feed.tick()
+        said = service.stream.open_reader(["job"], last).begin(is_new=False)
+        await service.close()
+        return said
+
+    said = asyncio.run(story())
+    assert b'"steps":[7]' in said and b"event: reload" not in said

@@ -84,7 +84,7 @@ def test_a_topic_is_forgotten_a_while_after_its_last_reader(stream, clock):
     assert stream.is_followed("a")
     clock.now = streams.KEPT_S + 1
     stream.wake()
-    assert not stream.is_followed("a") and not stream.has_readers.is_set()
+    assert not stream.is_followed("a") and not stream.has_topics.is_set()
     assert kinds(begun(stream, "a", after=last)[1]) == ["hello", "reload"]
 
 

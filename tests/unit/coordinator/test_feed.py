@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
+from everstep import wire
 from everstep.coordinator.feed import LONGEST_S, MOST_POINTS, JobFeed, _NewPoints
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
@@ -75,3 +76,25 @@ def test_points_are_noted_while_the_only_reader_is_away(tmp_path):
 
     said = asyncio.run(story())
     assert b'"steps":[7]' in said and b"event: reload" not in said
+
+
+def test_the_first_words_about_a_job_are_all_of_it(tmp_path):
+    """It may have changed after its reader has loaded it, and before the first tick."""
+
+    async def story():
+        service = Service(Store(str(tmp_path / "db")))
+        service.feed.close()  # ticks come by hand
+        job = await service.create("job", wire.JobSpec())
+        reader = service.stream.open_reader(["job"], "")
+        reader.begin(is_new=True)
+        await job.stop("enough")
+        service.feed.tick()
+        first = reader.take()
+        service.feed.tick()
+        second = reader.take()
+        await service.close()
+        return first, second
+
+    first, second = asyncio.run(story())
+    assert b"event: job\n" in first and b'"reason":"enough"' in first and b'"workers":[]' in first
+    assert second == b""

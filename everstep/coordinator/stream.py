@@ -91,8 +91,8 @@ class LiveStream:
     def open_reader(self, topics: Iterable[str], after: str) -> Reader:
         """`after`: the last ID that the reader has; empty: none. Close it."""
         names = tuple(dict.fromkeys(topics))
-        new = [name for name in names if name not in self._topics]
         self._forget_topics()
+        new = [name for name in names if name not in self._topics]
         if len(self._topics) + len(new) > MOST_TOPICS:
             text = f"{len(self._topics)} jobs are being followed, the limit is {MOST_TOPICS}"
             raise Refused(text, status=503, code="too-many-followed")

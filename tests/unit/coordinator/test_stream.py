@@ -88,6 +88,16 @@ def test_a_topic_is_forgotten_a_while_after_its_last_reader(stream, clock):
     assert kinds(begun(stream, "a", after=last)[1]) == ["hello", "reload"]
 
 
+def test_a_reader_may_come_when_its_topics_are_due_to_be_forgotten(stream, clock):
+    reader, said = begun(stream, "a")
+    reader.close()
+    clock.now = streams.KEPT_S + 1  # and no one has looked since
+    again, said = begun(stream, "a", after=ids(said)[-1])
+    assert kinds(said) == ["hello", "reload"]
+    stream.publish("a", "one", {})
+    assert kinds(again.take()) == ["one"]
+
+
 def test_a_reader_that_falls_behind_what_is_kept_is_cut_and_then_loads_again(stream, monkeypatch):
     monkeypatch.setattr(streams, "MAX_TOPIC_BYTES", 1000)
     reader, said = begun(stream, "a")

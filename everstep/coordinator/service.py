@@ -85,6 +85,9 @@ class Service:
             return found
         raise Refused(f"there is no job {name}", status=UNKNOWN, code="job-unknown")
 
+    async def knows(self, name: str) -> bool:
+        return name in self._jobs or await self._load(name) is not None
+
     async def create(self, name: str, spec: wire.JobSpec) -> CoordinatedJob:
         if not ID.fullmatch(name):
             raise Refused(

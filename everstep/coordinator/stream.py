@@ -93,6 +93,7 @@ class LiveStream:
         names = tuple(dict.fromkeys(topics))
         self._forget_topics()
         new = [name for name in names if name not in self._topics]
+        self._make_room(len(new), names)
         if len(self._topics) + len(new) > MOST_TOPICS:
             text = f"{len(self._topics)} jobs are being followed, the limit is {MOST_TOPICS}"
             raise Refused(text, status=503, code="too-many-followed")
@@ -122,6 +123,13 @@ class LiveStream:
             topic = self._topics[name]
             topic.num_readers -= 1
             topic.left_at = self._now()
+
+    def _make_room(self, num_new: int, wanted: Sequence[str]) -> None:
+        """Of the topics without a reader, the ones that were left first go."""
+        num_over = len(self._topics) + num_new - MOST_TOPICS
+        left = [name for name, each in self._topics.items() if not each.num_readers and name not in wanted]
+        for name in sorted(left, key=lambda name: self._topics[name].left_at)[: max(num_over, 0)]:
+            del self._topics[name]
 
     def _forget_topics(self) -> None:
         before = self._now() - KEPT_S

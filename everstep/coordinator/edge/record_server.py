@@ -81,7 +81,7 @@ class RecordApp:
             return
         check_role(scope[TOKEN], READ_ONLY)
         if scope["path"] == STREAM:
-            await StreamReply(self._stream)(scope, receive, send)
+            await StreamReply(self._stream, self._knows)(scope, receive, send)
             return
         route, parts = self._routes.find(scope["method"], scope["path"])
         answer = getattr(self._answers, route.operation.name, None)
@@ -94,6 +94,9 @@ class RecordApp:
         query = route.read_query(scope["query_string"])
         reply = await asyncio.get_running_loop().run_in_executor(self._thread, partial(_encoded, answer, values, query))
         await send_json(send, 200, reply)
+
+    async def _knows(self, job: str) -> bool:
+        return job == self._job
 
     def let_go(self) -> None:
         self._stream.close()

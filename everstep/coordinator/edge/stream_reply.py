@@ -6,7 +6,7 @@ comes back by itself, and takes up where it was."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qsl
 
 from everstep.coordinator.edge.connection import HANG_UP
@@ -24,8 +24,9 @@ _AGAIN = b"retry: 1000\n\n"  # ms until a browser comes back
 
 
 class StreamReply:
-    def __init__(self, stream: LiveStream) -> None:
-        self._stream = stream
+    def __init__(self, stream: LiveStream, knows: Callable[[str], Awaitable[bool]]) -> None:
+        """`knows`: whether there is such a job; others are not followed."""
+        self._stream, self._knows = stream, knows
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
@@ -38,7 +39,8 @@ class StreamReply:
             raise Refused(
                 f"cannot follow {len(jobs)} jobs; the limit is {MOST_COMPARED}", status=422, code="parameter-invalid"
             )
-        reader = self._stream.open_reader([LIST, *jobs], after)
+        known = [each for each in jobs if await self._knows(each)]
+        reader = self._stream.open_reader([LIST, *known], after)
         gone = asyncio.ensure_future(_until_gone(receive, reader))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})

@@ -138,6 +138,11 @@ def test_a_job_that_is_followed_in_addition_is_loaded_and_the_others_go_on(play,
     assert both.wait("reload") == {"jobs": [other.coordinator.job], "is_list": False}
 
 
+def test_a_job_that_does_not_exist_is_not_followed(play, follow):
+    job = play().coordinator.job
+    assert follow("never", job, "not/a name").wait("hello")["jobs"] == [job]
+
+
 @pytest.mark.parametrize("last_id", ["0-1", "999-1", "1-99999999", "nonsense", "1-", "-"])
 def test_a_reader_whose_number_means_nothing_here_loads_everything(play, follow, last_id):
     job = play().coordinator.job

@@ -130,6 +130,15 @@ def test_topics_are_bounded(stream, monkeypatch):
     assert (refused.value.status, refused.value.code) == (503, "too-many-followed")
 
 
+def test_topics_without_a_reader_make_room_and_the_one_left_first_goes(stream, clock, monkeypatch):
+    monkeypatch.setattr(streams, "MOST_TOPICS", 4)
+    for name in ("a", "b", "c"):
+        clock.now += 1
+        begun(stream, name)[0].close()
+    begun(stream, "a", "d")
+    assert stream.topics() == [LIST, "a", "c", "d"]
+
+
 def test_the_end_wakes_all_readers(stream):
     reader, _ = begun(stream)
     stream.close()

@@ -1,4 +1,5 @@
-"""The stream as an HTTP reply without end: server-sent events, until the reader goes, is too slow, or we end.
+"""The stream as an HTTP reply without end: server-sent events, until the reader goes or is too slow, or its session or
+this process ends.
 
 Nothing is queued for a reader: while the connection takes no more, it waits, and if that lasts too long it is cut. It
 comes back by itself, and takes up where it was."""
@@ -10,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qsl
 
 from everstep.coordinator.edge.connection import HANG_UP
-from everstep.coordinator.edge.guard import MethodNotAllowed, Receive, Scope, Send
+from everstep.coordinator.edge.guard import IS_SIGNED_IN, MethodNotAllowed, Receive, Scope, Send
 from everstep.coordinator.stream import LIST, LiveStream, Reader, encode
 from everstep.errors import Refused
 from everstep.wire.page_bounds import MOST_COMPARED
@@ -63,6 +64,9 @@ class StreamReply:
             await reader.has_news.wait()
             beat.cancel()
             reader.has_news.clear()
+            if IS_SIGNED_IN in scope and not scope[IS_SIGNED_IN]():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
             if (taken := reader.take()) is None:
                 await _cut(scope, gone)
                 return

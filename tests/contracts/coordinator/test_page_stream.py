@@ -240,3 +240,17 @@ def test_the_coordinator_ends_at_once_with_readers(tmp_path, server_class):
         for stream in streams:
             stream.wait("bye")
     assert "Traceback" not in server.log_file.read_text()
+
+
+def test_a_stream_ends_with_its_session(tmp_path, server_class):
+    before = "from everstep.coordinator.edge import stream_reply\nstream_reply.BEAT_S = 0.1\n"
+    server = server_class(tmp_path, str(tmp_path / "db"), before=before)
+    with opened(server) as browser, opened(server) as other:
+        stream, stays = EventStream(browser), EventStream(other)
+        stream.wait("hello")
+        stays.wait("hello")
+        assert browser.http.delete("/v1/session").status_code == 200
+        until(lambda: stream.has_ended, lambda: "the stream goes on without a session")
+        assert stream.error is None and not stays.has_ended
+        stays.close()
+    server.stop()

@@ -48,7 +48,7 @@ class Service:
             self.logs,
             forget=self._forget,
             drop=self._drop,
-            on_removed=self._note_removed,
+            remove=self._remove,
             days=keep_days,
         )
         self._opening = asyncio.Lock()
@@ -139,9 +139,13 @@ class Service:
                 self.listing.keep(job.summary())
                 await job.close()
 
-    def _note_removed(self, name: str) -> None:
-        """It is no longer in the store."""
-        self.listing.forget(name)
+    async def _remove(self, name: str) -> None:
+        """From the store, for good, and from the memory: a call may have read it again since it was dropped."""
+        async with self._opening:
+            if (job := self._jobs.pop(name, None)) is not None:
+                await job.close()
+            await self._store.in_thread(lambda: self._store.drop(name))
+            self.listing.forget(name)
         self.feed.note_removed(name)
 
     async def _load(self, name: str) -> CoordinatedJob | None:

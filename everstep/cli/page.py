@@ -56,6 +56,7 @@ def page(options: PageOptions) -> None:
             raise UsageError(f"{coordinator.url} has no job {options.id}", code="page-job-unknown")
     assert options.id is not None
     with open_record(find_record(options.id, log_dir=options.log_dir)) as record:
+        record.roster()  # says what is wrong with it, before a page is shown
         say(f"showing the record of job {record.job}; press Ctrl-C to stop")
         serve_record(record, options.port, lambda address: _show(address, options))
 

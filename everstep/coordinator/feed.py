@@ -76,14 +76,14 @@ class JobFeed:
     async def _run(self) -> None:
         num_ticks = 0
         while True:
-            await self.stream.has_readers.wait()
+            await self.stream.has_topics.wait()
             self.tick(has_list=num_ticks % TICKS_PER_LIST == 0)
             num_ticks += 1
             await asyncio.sleep(TICK_S)
 
     def tick(self, *, has_list: bool = True) -> None:
         """Tell what was noted."""
-        if has_list:
+        if has_list or self._told_list is None:
             self._tell_list()
         followed = [name for name in self.stream.topics() if name != LIST]
         for job in followed:
@@ -134,9 +134,10 @@ class JobFeed:
         job = self._find(name)
         if job is None:
             return
-        told, now = self._told_jobs.get(name), _ToldJob(job, self._told_jobs.get(name))
-        self._told_jobs[name] = now
-        if told is not None and (change := now.since(told)):
+        told = self._told_jobs.get(name)
+        now = self._told_jobs[name] = _ToldJob(job, told)
+        # All of it at first: what a reader has loaded may be older than this.
+        if change := now.whole() if told is None else now.since(told):
             self.stream.publish(name, "job", {"job": name, **change})
 
 
@@ -154,6 +155,10 @@ class _ToldJob:
         view = job.view(is_brief=are_many)
         self.workers = None if are_many else {each.worker: each for each in view.workers}
         self.nodes = view.nodes
+
+    def whole(self) -> dict[str, Any]:
+        workers = None if self.workers is None else [*self.workers.values()]
+        return {"summary": self.summary, "workers": workers, "nodes": self.nodes}
 
     def since(self, before: _ToldJob) -> dict[str, Any] | None:
         if self._roster is before._roster and self.summary == before.summary:

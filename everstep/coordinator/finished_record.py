@@ -5,10 +5,12 @@ coordinator's operations. Blocking; for one thread at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from everstep import wire
@@ -66,6 +68,17 @@ class FinishedRecord:
             self._engines[name] = open_readonly(self._file(name))
         return self._engines[name]
 
+    @contextmanager
+    def store(self) -> Iterator[Connection]:
+        """The job's rows, as this version knows them."""
+        path = self.folder / STORE
+        try:
+            with self.engine(STORE).connect() as connection:
+                _check_revision(connection, path)
+                yield connection
+        except SQLAlchemyError as error:
+            raise _not_read(path, error) from None
+
     def view(self) -> wire.JobView:
         if self.about.view:
             return wire.from_json(wire.JobView, dict(self.about.view))
@@ -73,8 +86,7 @@ class FinishedRecord:
         return job_view(roster, {}, roster.generation.reason)
 
     def generation(self, number: int) -> wire.GenerationView:
-        self._check_revision()
-        with self.engine(STORE).connect() as connection:
+        with self.store() as connection:
             found = load_generation(connection, self.job, number)
         if found is None:
             raise Refused(f"job {self.job} has no generation {number}", status=UNKNOWN, code="generation-unknown")
@@ -139,21 +151,20 @@ class FinishedRecord:
         return self._metrics
 
     def roster(self) -> Roster:
-        self._check_revision()
-        with self.engine(STORE).connect() as connection:
+        with self.store() as connection:
             roster = load_roster(connection, self.job)
         if roster is None:
             raise _missing(f"{self.folder / STORE} has no job {self.job}")
         return replace(roster, nodes={})
 
-    def _check_revision(self) -> None:
-        with self.engine(STORE).connect() as connection:
-            if (found := revision_of(connection)) != NEWEST:
-                raise UsageError(
-                    f"{self.folder / STORE} has revision {found}; this version of everstep knows {NEWEST}",
-                    hint="use the version of everstep that wrote it",
-                    code="record-revision-unknown",
-                )
+
+def _check_revision(connection: Connection, path: Path) -> None:
+    if (found := revision_of(connection)) != NEWEST:
+        raise UsageError(
+            f"{path} has revision {found}; this version of everstep knows {NEWEST}",
+            hint="use the version of everstep that wrote it",
+            code="record-revision-unknown",
+        )
 
 
 def _only_job(folder: Path) -> str:
@@ -164,10 +175,15 @@ def _only_job(folder: Path) -> str:
             jobs = list(connection.scalars(select(JOBS.c.job).limit(3)))
         engine.dispose()
     except SQLAlchemyError as error:
-        raise StoreError(f"{path} cannot be read: {words(error)}", code="record-not-read") from None
+        raise _not_read(path, error) from None
     if len(jobs) != 1:
         raise _missing(f"{folder} has no {ABOUT}, and {path.name} holds {'several jobs' if jobs else 'no job'}")
     return str(jobs[0])
+
+
+def _not_read(path: Path, error: SQLAlchemyError) -> StoreError:
+    hint = "the file is damaged or not complete: copy the record again from where the job has left it"
+    return StoreError(f"{path} cannot be read: {words(error)}", hint=hint, code="record-not-read")
 
 
 def _missing(problem: str) -> UsageError:

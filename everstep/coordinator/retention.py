@@ -25,7 +25,8 @@ _MOST_AT_ONCE = 100  # the rest waits for the next look
 
 
 class JobRetention:
-    """`forget`: out of the memory, those that were over at the last look. `drop`: this one, also if calls read it."""
+    """`forget`: out of the memory, those that were over at the last look. `drop`: this one, also if calls read it.
+    `remove`: also from the store, which no longer knows it then."""
 
     def __init__(
         self,
@@ -35,12 +36,12 @@ class JobRetention:
         *,
         forget: Callable[[], Awaitable[None]],
         drop: Callable[[str], Awaitable[None]],
-        on_removed: Callable[[str], None] = lambda _job: None,
+        remove: Callable[[str], Awaitable[None]],
         days: float = DAYS,
     ) -> None:
         self._store, self._metrics, self._logs = store, metrics, logs
         self._forget, self._drop, self._days = forget, drop, days
-        self._on_removed = on_removed
+        self._remove = remove
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -57,8 +58,7 @@ class JobRetention:
             await self._drop(job)
             num_series += await self._metrics.drop(job)
             num_lines += await self._logs.drop(job)
-            await self._store.in_thread(lambda job=job: self._store.drop(job))  # type: ignore[misc]
-            self._on_removed(job)
+            await self._remove(job)
         if old:
             named = ", ".join(old[:_MOST_NAMED]) + (", …" if len(old) > _MOST_NAMED else "")
             removed = "removed %d jobs that ended more than %g days ago, with %d series and %d lines: %s"

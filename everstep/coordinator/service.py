@@ -48,7 +48,7 @@ class Service:
             self.logs,
             forget=self._forget,
             drop=self._drop,
-            on_removed=self._note_removed,
+            remove=self._remove,
             days=keep_days,
         )
         self._opening = asyncio.Lock()
@@ -58,7 +58,7 @@ class Service:
 
     def _note_points(self, news: list[SeriesNews]) -> None:
         """Called by the thread that keeps metrics."""
-        if self.stream.num_readers and not self._loop.is_closed():
+        if self.stream.has_topics.is_set() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.feed.note_points, news)
 
     def let_go(self) -> None:
@@ -84,6 +84,9 @@ class Service:
         if found := self._jobs.get(name) or await self._load(name):
             return found
         raise Refused(f"there is no job {name}", status=UNKNOWN, code="job-unknown")
+
+    async def knows(self, name: str) -> bool:
+        return name in self._jobs or await self._load(name) is not None
 
     async def create(self, name: str, spec: wire.JobSpec) -> CoordinatedJob:
         if not ID.fullmatch(name):
@@ -136,9 +139,13 @@ class Service:
                 self.listing.keep(job.summary())
                 await job.close()
 
-    def _note_removed(self, name: str) -> None:
-        """It is no longer in the store."""
-        self.listing.forget(name)
+    async def _remove(self, name: str) -> None:
+        """From the store, for good, and from the memory: a call may have read it again since it was dropped."""
+        async with self._opening:
+            if (job := self._jobs.pop(name, None)) is not None:
+                await job.close()
+            await self._store.in_thread(lambda: self._store.drop(name))
+            self.listing.forget(name)
         self.feed.note_removed(name)
 
     async def _load(self, name: str) -> CoordinatedJob | None:

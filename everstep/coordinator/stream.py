@@ -40,16 +40,12 @@ class LiveStream:
         self._taken: dict[tuple[Sequence[str], int], tuple[int, bytes, bool]] = {}  # those at one place share it
         self._topics: dict[str, _Topic] = {}
         self._readers: set[Reader] = set()
-        self.has_readers = asyncio.Event()
+        self.has_topics = asyncio.Event()  # also those whose readers may come back
         self.is_closed = False
 
     @property
     def last_id(self) -> str:
         return f"{self._epoch}-{self._number}"
-
-    @property
-    def num_readers(self) -> int:
-        return len(self._readers)
 
     def is_followed(self, topic: str) -> bool:
         return topic in self._topics
@@ -95,8 +91,9 @@ class LiveStream:
     def open_reader(self, topics: Iterable[str], after: str) -> Reader:
         """`after`: the last ID that the reader has; empty: none. Close it."""
         names = tuple(dict.fromkeys(topics))
-        new = [name for name in names if name not in self._topics]
         self._forget_topics()
+        new = [name for name in names if name not in self._topics]
+        self._make_room(len(new), names)
         if len(self._topics) + len(new) > MOST_TOPICS:
             text = f"{len(self._topics)} jobs are being followed, the limit is {MOST_TOPICS}"
             raise Refused(text, status=503, code="too-many-followed")
@@ -109,7 +106,7 @@ class LiveStream:
         for name in names:
             self._topics[name].num_readers += 1
         self._readers.add(reader)
-        self.has_readers.set()
+        self.has_topics.set()
         return reader
 
     def _number_of(self, after: str) -> int | None:
@@ -127,12 +124,19 @@ class LiveStream:
             topic.num_readers -= 1
             topic.left_at = self._now()
 
+    def _make_room(self, num_new: int, wanted: Sequence[str]) -> None:
+        """Of the topics without a reader, the ones that were left first go."""
+        num_over = len(self._topics) + num_new - MOST_TOPICS
+        left = [name for name, each in self._topics.items() if not each.num_readers and name not in wanted]
+        for name in sorted(left, key=lambda name: self._topics[name].left_at)[: max(num_over, 0)]:
+            del self._topics[name]
+
     def _forget_topics(self) -> None:
         before = self._now() - KEPT_S
         for name in [name for name, each in self._topics.items() if not each.num_readers and each.left_at < before]:
             del self._topics[name]
         if not self._topics:
-            self.has_readers.clear()
+            self.has_topics.clear()
 
 
 class Reader:

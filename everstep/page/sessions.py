@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from everstep.errors import Refused, UsageError
 from everstep.wire.tokens import READ_ONLY, Token, parse_tokens
@@ -46,6 +46,7 @@ class Sessions:
         self._tokens = list(tokens)
         self._sessions = {each.digest: each for each in sessions}
         self._codes: dict[str, _OneTimeCode] = {}  # by their digests; the oldest first
+        self.evicted: Sequence[Session] = ()  # that made room, and may still be kept somewhere
 
     def new_code(self, token: Token, role: str, now: float) -> str:
         """For an address. It allows no more than the token does."""
@@ -99,12 +100,18 @@ class Sessions:
             raise _refused(f"this session has expired after {SESSION_S / 86400:.0f} days", "session-expired")
         return found
 
+    def take_back(self, session: Session, code: str) -> None:
+        """It could not be kept: as if it had not begun, so that the code is still good."""
+        self.end(session)
+        if found := self._codes.get(digest(code)):
+            self._codes[digest(code)] = replace(found, is_used=False)
+
     def end(self, session: Session) -> None:
         self._sessions.pop(session.digest, None)
 
     def _begin(self, token: Token, role: str, now: float) -> tuple[str, Session]:
         for each in sorted(self._sessions.values(), key=lambda each: each.expires_at)[: self._num_over(now)]:
-            del self._sessions[each.digest]
+            self.evicted = [*self.evicted, self._sessions.pop(each.digest)]
         cookie = secrets.token_urlsafe(32)
         session = Session(digest=digest(cookie), token=_name(token, cookie), role=role, expires_at=now + SESSION_S)
         self._sessions[session.digest] = session

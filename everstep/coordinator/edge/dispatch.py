@@ -135,7 +135,7 @@ class Dispatcher:
             return
         if scope["path"] == STREAM:
             check_role(scope[TOKEN], READ_ONLY)
-            await StreamReply(self._service.stream)(scope, receive, send)
+            await StreamReply(self._service.stream, self._service.knows)(scope, receive, send)
             return
         route, parts = self._routes.find(scope["method"], scope["path"])
         operation = route.operation

@@ -17,6 +17,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from everstep.errors import EverstepError, Refused, UsageError
@@ -33,6 +34,7 @@ UNKNOWN_CALLER, FORBIDDEN, TOO_MANY = 401, 403, 429
 AUTHORIZATION = b"authorization"
 
 TOKEN = "everstep.token"  # in a scope: the caller's, or what a browser's session may do
+IS_SIGNED_IN = "everstep.is-signed-in"  # in a browser's scope: asks whether its session is still open
 WRITE_REPLY = "everstep.write_reply"  # in a scope: writes the usual reply, or returns False
 
 Scope = MutableMapping[str, Any]
@@ -134,10 +136,17 @@ class Guard:
                 scope[TOKEN] = self._door.token_of(scope)
                 if scope[TOKEN] is None:
                     raise Refused("a valid bearer token is needed", status=UNKNOWN_CALLER, code="token-unknown")
+                scope[IS_SIGNED_IN] = partial(self._is_signed_in, scope)
             await self._app(scope, receive, send)
         except EverstepError as error:
             too_many = self._count(scope) if isinstance(error, Refused) else None
             await _send_error(send, too_many or error)
+
+    def _is_signed_in(self, scope: Scope) -> bool:
+        try:
+            return self._door.token_of(scope) is not None
+        except Refused:
+            return False
 
     def _count(self, scope: Scope) -> Refused | None:
         """Another call of this caller is refused: is it one too many?"""

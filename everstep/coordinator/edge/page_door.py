@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from everstep import wire
@@ -37,7 +38,7 @@ _API = "/v1/"
 class SessionStore(Protocol):
     """Where sessions outlive the coordinator's process."""
 
-    async def keep_session(self, session: Session) -> None: ...
+    async def keep_session(self, session: Session, evicted: Sequence[Session]) -> None: ...
 
     async def drop_session(self, session: Session) -> None: ...
 
@@ -99,10 +100,19 @@ class PageDoor:
         except Refused:
             self._tries.take(address, time.monotonic())
             raise
-        if self._store is not None:
-            await self._store.keep_session(session)
+        await self._keep(session, request.code)
         await self._drop_earlier(headers)
         await send_json(send, 200, wire.to_json(_view(session)), [_cookie(scope, headers, cookie, int(SESSION_S))])
+
+    async def _keep(self, session: Session, code: str) -> None:
+        evicted = self._sessions.evicted
+        if self._store is not None:
+            try:
+                await self._store.keep_session(session, evicted)
+            except BaseException:
+                self._sessions.take_back(session, code)
+                raise
+        self._sessions.evicted = [each for each in self._sessions.evicted if each not in evicted]
 
     async def _close(self, scope: Scope, headers: dict[bytes, bytes], send: Send) -> None:
         await self._drop_earlier(headers)

@@ -34,7 +34,6 @@ from everstep.errors import UNKNOWN, Refused, UsageError
 from everstep.page.address import page_address
 from everstep.page.sessions import Sessions
 from everstep.page.static_files import StaticFiles
-from everstep.record.about import STORE
 from everstep.wire.metrics import MOST_REPORTS, MOST_SERIES
 from everstep.wire.operations import OPERATIONS
 from everstep.wire.page import FINISHED, STOPPED
@@ -81,7 +80,7 @@ class RecordApp:
             return
         check_role(scope[TOKEN], READ_ONLY)
         if scope["path"] == STREAM:
-            await StreamReply(self._stream)(scope, receive, send)
+            await StreamReply(self._stream, self._knows)(scope, receive, send)
             return
         route, parts = self._routes.find(scope["method"], scope["path"])
         answer = getattr(self._answers, route.operation.name, None)
@@ -94,6 +93,9 @@ class RecordApp:
         query = route.read_query(scope["query_string"])
         reply = await asyncio.get_running_loop().run_in_executor(self._thread, partial(_encoded, answer, values, query))
         await send_json(send, 200, reply)
+
+    async def _knows(self, job: str) -> bool:
+        return job == self._job
 
     def let_go(self) -> None:
         self._stream.close()
@@ -134,7 +136,7 @@ class RecordAnswers:
         return self._record.logs(**query)
 
     def band(self, after: int = 0, limit: int = 1000) -> wire.Band:
-        with self._record.engine(STORE).connect() as connection:
+        with self._record.store() as connection:
             marks = load_marks(connection, self._job, after, limit)
         return wire.Band(marks=marks, last=marks[-1].number if marks else after)
 
@@ -159,7 +161,7 @@ class RecordAnswers:
         )
 
     def _summary(self) -> wire.JobSummary:
-        with self._record.engine(STORE).connect() as connection:
+        with self._record.store() as connection:
             (found,) = load_summaries(connection, [self._job])
         if found.state in (FINISHED, STOPPED):
             return found

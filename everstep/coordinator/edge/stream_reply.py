@@ -1,4 +1,5 @@
-"""The stream as an HTTP reply without end: server-sent events, until the reader goes, is too slow, or we end.
+"""The stream as an HTTP reply without end: server-sent events, until the reader goes or is too slow, or its session or
+this process ends.
 
 Nothing is queued for a reader: while the connection takes no more, it waits, and if that lasts too long it is cut. It
 comes back by itself, and takes up where it was."""
@@ -6,11 +7,11 @@ comes back by itself, and takes up where it was."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qsl
 
 from everstep.coordinator.edge.connection import HANG_UP
-from everstep.coordinator.edge.guard import MethodNotAllowed, Receive, Scope, Send
+from everstep.coordinator.edge.guard import IS_SIGNED_IN, MethodNotAllowed, Receive, Scope, Send
 from everstep.coordinator.stream import LIST, LiveStream, Reader, encode
 from everstep.errors import Refused
 from everstep.wire.page_bounds import MOST_COMPARED
@@ -24,8 +25,9 @@ _AGAIN = b"retry: 1000\n\n"  # ms until a browser comes back
 
 
 class StreamReply:
-    def __init__(self, stream: LiveStream) -> None:
-        self._stream = stream
+    def __init__(self, stream: LiveStream, knows: Callable[[str], Awaitable[bool]]) -> None:
+        """`knows`: whether there is such a job; others are not followed."""
+        self._stream, self._knows = stream, knows
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
@@ -38,7 +40,8 @@ class StreamReply:
             raise Refused(
                 f"cannot follow {len(jobs)} jobs; the limit is {MOST_COMPARED}", status=422, code="parameter-invalid"
             )
-        reader = self._stream.open_reader([LIST, *jobs], after)
+        known = [each for each in jobs if await self._knows(each)]
+        reader = self._stream.open_reader([LIST, *known], after)
         gone = asyncio.ensure_future(_until_gone(receive, reader))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -61,6 +64,9 @@ class StreamReply:
             await reader.has_news.wait()
             beat.cancel()
             reader.has_news.clear()
+            if IS_SIGNED_IN in scope and not scope[IS_SIGNED_IN]():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
             if (taken := reader.take()) is None:
                 await _cut(scope, gone)
                 return

@@ -55,7 +55,8 @@ def load_summaries(connection: Connection, jobs: Sequence[str] = ()) -> list[Job
     died = select(MARKS.c.job, func.count()).where(MARKS.c.kind == kinds.DIED, *of(MARKS.c.job)).group_by(MARKS.c.job)
     deaths = {row[0]: row[1] for row in connection.execute(died)}
     each = GENERATIONS.c
-    latest = select(each.job, func.max(each.number).label("number")).group_by(each.job).subquery()
+    numbers = select(each.job, func.max(each.number).label("number")).where(*of(each.job))
+    latest = numbers.group_by(each.job).subquery()
     newest = (latest.c.job == each.job) & (latest.c.number == each.number)
     formed = select(each.job, each.number, each.is_closed, each.members, each.reason).join(latest, newest)
     generations = {row[0]: row[1:] for row in connection.execute(formed.where(*of(each.job)))}

@@ -210,10 +210,13 @@ class Store:
         with self._reading() as connection:
             return [Session(**row) for row in _find(connection, PAGE_SESSIONS)]
 
-    async def keep_session(self, session: Session) -> None:
+    async def keep_session(self, session: Session, evicted: Sequence[Session] = ()) -> None:
+        """`evicted`: those that made room for it."""
+
         def keep() -> None:
+            is_gone = PAGE_SESSIONS.c.digest.in_([each.digest for each in evicted])
             with self._writing() as connection:
-                connection.execute(delete(PAGE_SESSIONS).where(PAGE_SESSIONS.c.expires_at <= time.time()))
+                connection.execute(delete(PAGE_SESSIONS).where(is_gone | (PAGE_SESSIONS.c.expires_at <= time.time())))
                 upsert(connection, PAGE_SESSIONS, [asdict(session)])
 
         await self.in_thread(keep)

@@ -138,6 +138,11 @@ def test_a_job_that_is_followed_in_addition_is_loaded_and_the_others_go_on(play,
     assert both.wait("reload") == {"jobs": [other.coordinator.job], "is_list": False}
 
 
+def test_a_job_that_does_not_exist_is_not_followed(play, follow):
+    job = play().coordinator.job
+    assert follow("never", job, "not/a name").wait("hello")["jobs"] == [job]
+
+
 @pytest.mark.parametrize("last_id", ["0-1", "999-1", "1-99999999", "nonsense", "1-", "-"])
 def test_a_reader_whose_number_means_nothing_here_loads_everything(play, follow, last_id):
     job = play().coordinator.job
@@ -235,3 +240,17 @@ def test_the_coordinator_ends_at_once_with_readers(tmp_path, server_class):
         for stream in streams:
             stream.wait("bye")
     assert "Traceback" not in server.log_file.read_text()
+
+
+def test_a_stream_ends_with_its_session(tmp_path, server_class):
+    before = "from everstep.coordinator.edge import stream_reply\nstream_reply.BEAT_S = 0.1\n"
+    server = server_class(tmp_path, str(tmp_path / "db"), before=before)
+    with opened(server) as browser, opened(server) as other:
+        stream, stays = EventStream(browser), EventStream(other)
+        stream.wait("hello")
+        stays.wait("hello")
+        assert browser.http.delete("/v1/session").status_code == 200
+        until(lambda: stream.has_ended, lambda: "the stream goes on without a session")
+        assert stream.error is None and not stays.has_ended
+        stays.close()
+    server.stop()

@@ -121,6 +121,29 @@ def test_a_job_that_is_over_leaves_the_memory_and_is_read_again_when_somebody_as
     asyncio.run(story())
 
 
+def test_a_job_that_is_read_while_it_is_removed_does_not_come_back(store_url: str, monkeypatch: Any) -> None:
+    async def story() -> None:
+        service = Service(Store(store_url), keep_days=1.0)
+        drop = service.logs.drop
+
+        async def read_and_drop(job: str) -> int:
+            await service.job(job)
+            return await drop(job)
+
+        monkeypatch.setattr(service.logs, "drop", read_and_drop)
+        try:
+            await (await service.create("read", wire.JobSpec())).stop("enough")
+            await service.retention.sweep(time.time())
+            assert "read" in await service.retention.sweep(time.time() + 2 * 86_400)
+            assert service.job_at_hand("read") is None
+            found = await service.listing.find(0, 100, "job", is_descending=False, search="", states=())
+            assert "read" not in [each.job for each in found.jobs]
+        finally:
+            await service.close()
+
+    asyncio.run(story())
+
+
 def test_a_change_to_a_job_that_has_just_left_the_memory_is_asked_for_again(store_url: str) -> None:
     async def story() -> None:
         service = Service(Store(store_url))

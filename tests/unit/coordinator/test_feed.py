@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 
+from everstep import wire
 from everstep.coordinator.feed import LONGEST_S, MOST_POINTS, JobFeed, _NewPoints
+from everstep.coordinator.service import Service
+from everstep.coordinator.store.store import Store
 from everstep.coordinator.stream import LiveStream
 from everstep.record.writing import SeriesNews
 
@@ -53,3 +56,45 @@ def test_a_job_that_reports_very_much_is_sent_less_often():
         return counts
 
     assert asyncio.run(story()) == [1, 0, 0, 0, 1, 0, 0, 0]
+
+
+def test_points_are_noted_while_the_only_reader_is_away(tmp_path):
+    """It comes back with the last number that it has, and misses nothing."""
+
+    async def story():
+        service = Service(Store(str(tmp_path / "db")))
+        reader = service.stream.open_reader(["job"], "")
+        reader.begin(is_new=True)
+        last = service.stream.last_id
+        reader.close()
+        service._note_points([SeriesNews("job", 1, "loss", 1, None, [(7, 0.0, 1.0)])])
+        await asyncio.sleep(0)  # the loop's turn
+        service.feed.tick()
+        said = service.stream.open_reader(["job"], last).begin(is_new=False)
+        await service.close()
+        return said
+
+    said = asyncio.run(story())
+    assert b'"steps":[7]' in said and b"event: reload" not in said
+
+
+def test_the_first_words_about_a_job_are_all_of_it(tmp_path):
+    """It may have changed after its reader has loaded it, and before the first tick."""
+
+    async def story():
+        service = Service(Store(str(tmp_path / "db")))
+        service.feed.close()  # ticks come by hand
+        job = await service.create("job", wire.JobSpec())
+        reader = service.stream.open_reader(["job"], "")
+        reader.begin(is_new=True)
+        await job.stop("enough")
+        service.feed.tick()
+        first = reader.take()
+        service.feed.tick()
+        second = reader.take()
+        await service.close()
+        return first, second
+
+    first, second = asyncio.run(story())
+    assert b"event: job\n" in first and b'"reason":"enough"' in first and b'"workers":[]' in first
+    assert second == b""

@@ -84,8 +84,18 @@ def test_a_topic_is_forgotten_a_while_after_its_last_reader(stream, clock):
     assert stream.is_followed("a")
     clock.now = streams.KEPT_S + 1
     stream.wake()
-    assert not stream.is_followed("a") and not stream.has_readers.is_set()
+    assert not stream.is_followed("a") and not stream.has_topics.is_set()
     assert kinds(begun(stream, "a", after=last)[1]) == ["hello", "reload"]
+
+
+def test_a_reader_may_come_when_its_topics_are_due_to_be_forgotten(stream, clock):
+    reader, said = begun(stream, "a")
+    reader.close()
+    clock.now = streams.KEPT_S + 1  # and no one has looked since
+    again, said = begun(stream, "a", after=ids(said)[-1])
+    assert kinds(said) == ["hello", "reload"]
+    stream.publish("a", "one", {})
+    assert kinds(again.take()) == ["one"]
 
 
 def test_a_reader_that_falls_behind_what_is_kept_is_cut_and_then_loads_again(stream, monkeypatch):
@@ -118,6 +128,15 @@ def test_topics_are_bounded(stream, monkeypatch):
     with pytest.raises(Refused) as refused:
         begun(stream, "c")
     assert (refused.value.status, refused.value.code) == (503, "too-many-followed")
+
+
+def test_topics_without_a_reader_make_room_and_the_one_left_first_goes(stream, clock, monkeypatch):
+    monkeypatch.setattr(streams, "MOST_TOPICS", 4)
+    for name in ("a", "b", "c"):
+        clock.now += 1
+        begun(stream, name)[0].close()
+    begun(stream, "a", "d")
+    assert stream.topics() == [LIST, "a", "c", "d"]
 
 
 def test_the_end_wakes_all_readers(stream):

@@ -1,4 +1,4 @@
-"""The record's store by itself: what a window costs."""
+"""The record's store by itself: what a window costs, and which series are a job's own."""
 
 from __future__ import annotations
 
@@ -44,3 +44,11 @@ def test_a_window_costs_what_its_rows_cost_however_long_the_series_is(store: Met
     assert sum(span.num_points for span in window.spans) == NUM_POINTS
     assert window.num_rows < 50
     assert num_called * OPERATIONS < 20 * window.num_rows + 2_000
+
+
+def test_a_series_with_capitals_is_the_jobs_own(tmp_path: Path) -> None:
+    values = {"system/cpu": 1.0, "System/cpu": 1.0, "SYSTEM/x": 1.0, "system": 1.0}
+    with closing(MetricStore(str(tmp_path / "store.db"), epoch=1)) as store:
+        store.keep([Incoming("job", -1, [MetricReport(step=1, time=1.0, values=values)])])
+        found, num_series = store.series("job", is_own=True)
+    assert sorted(each.name for each in found) == ["SYSTEM/x", "System/cpu", "system"] and num_series == 3

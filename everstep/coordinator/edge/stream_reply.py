@@ -26,7 +26,7 @@ _AGAIN = b"retry: 1000\n\n"  # ms until a browser comes back
 
 class StreamReply:
     def __init__(self, stream: LiveStream, knows: Callable[[str], Awaitable[bool]]) -> None:
-        """`knows`: whether there is such a job; others are not followed."""
+        """`knows`: whether there is a job of this name; others are not followed."""
         self._stream, self._knows = stream, knows
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

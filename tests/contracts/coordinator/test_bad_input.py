@@ -205,13 +205,21 @@ def test_a_job_needs_a_plain_id(http):
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", "Basic {token}", "{token}", "Bearer {token}x"])
-@pytest.mark.parametrize("path", ["/v1/health", "/v1/jobs/x", "/docs", "/openapi.json", "/", "/nowhere"])
+@pytest.mark.parametrize("path", ["/v1/health", "/v1/jobs/x", "/v1/nowhere", "/openapi.json"])
 def test_without_the_token_there_is_nothing_to_be_seen(server, header, path):
     headers = {} if header is None else {"authorization": header.format(token=server.token)}
     answer = httpx.get(server.url + path, headers=headers, trust_env=False, timeout=60)
 
     assert answer.status_code == 401
     assert answer.json() == {"detail": "a valid bearer token is needed", "code": "token-unknown"}
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/nowhere", "/jobs/x"])
+def test_without_the_token_every_other_address_is_the_same_empty_page(server, path):
+    empty, answer = (httpx.get(server.url + each, trust_env=False, timeout=60) for each in ("/", path))
+
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert answer.content == empty.content
 
 
 def test_health_is_told_to_who_has_the_token(http):

@@ -82,7 +82,7 @@ def test_a_worker_that_the_coordinator_does_not_know_does_not_end_the_log_of_the
         until(lambda: texts(job) == ["one"])
         append(known[1].stdout, b"two\n")
         until(lambda: texts(job) == ["one", "two"])
-    assert "all output of w99 is not kept" in caplog.text
+    assert "the coordinator refused all output of w99" in caplog.text
 
 
 def test_a_note_with_half_a_character_does_not_hold_up_the_others(job, sender):

@@ -99,7 +99,7 @@ def test_samples_do_not_count_as_the_jobs_own_and_are_bounded_by_themselves(smal
     coordinator.report_node_metrics("n0", sample("system/b", 1))
     coordinator.report_metrics(script.name, sample("loss", 1))  # one series of its own
 
-    with pytest.raises(Refused, match="2 series of metrics, the limit is 1"):
+    with pytest.raises(Refused, match="2 series of metrics; the limit is 1"):
         coordinator.report_metrics(script.name, sample("other", 1))
     coordinator.report_node_metrics("n0", sample("system/c", 1))
     said = []
@@ -108,7 +108,7 @@ def test_samples_do_not_count_as_the_jobs_own_and_are_bounded_by_themselves(smal
     sampler._thread.join(60)
     (sentence,) = said
     assert "stopped sampling system metrics on n0" in sentence
-    assert "series of system metrics, the limit is 3" in sentence
+    assert "series of system metrics; the limit is 3" in sentence
     assert [each.name for each in coordinator.series(is_own=True).series] == ["loss/x"]
     assert coordinator.series(is_own=True).num_series == 1
     assert coordinator.series().num_series == 4

@@ -19,7 +19,9 @@ from everstep.cli.main import app
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
-    path for path in ROOT.rglob("*.md") if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    path
+    for path in ROOT.rglob("*.md")
+    if not any(part.startswith(".") or part == "node_modules" for part in path.relative_to(ROOT).parts)
 )
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 

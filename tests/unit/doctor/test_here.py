@@ -56,7 +56,7 @@ def test_a_good_machine_is_good() -> None:
         ("disk", WARNING, "2.0 GB free", {"disk_bytes": 2 << 30}),
         ("open files", WARNING, "1024 open files", {"max_files": 1024}),
         ("open files", OK, "no limit", {"max_files": -1}),
-        ("open files", OK, "enough for a world of 5239 workers", {}),
+        ("open files", OK, "enough for a world of 10480 workers", {}),
         ("threads", OK, "no limit", {"threads_left": None}),
         ("threads", WARNING, "100 more processes and threads", {"threads_left": 100}),
         ("threads", OK, "enough for 2000 workers", {}),
@@ -95,9 +95,9 @@ def test_more_open_files_than_the_hard_limit_are_not_advised() -> None:
 
 
 def test_a_limit_is_enough_for_a_small_world_and_not_for_a_large_one() -> None:
-    small, large = (found("open files", max_files=10_000, num_nodes=number) for number in (2, 128))
+    small, large = (found("open files", max_files=5_000, num_nodes=number) for number in (2, 128))
     assert small.level == OK
-    assert large.level == WARNING and "a worker in a world of 1024 needs 10272 files: run ulimit -n 65536" in large.hint
+    assert large.level == WARNING and "a worker in a world of 1024 needs 5148 files: run ulimit -n 65536" in large.hint
     assert found("threads", threads_left=100, num_gpus=1).level == OK
     assert found("memory", memory_bytes=1 << 30, num_nodes=100).level == WARNING, "8 workers of a world of 800"
 

@@ -48,7 +48,8 @@ def test_a_run_is_watched_while_it_runs_and_when_it_is_over(start, opened, tmp_p
     until(lambda: stream.has_ended, lambda: "the stream goes on without a coordinator")
     live = [mark for data in stream.of("band") for mark in data["marks"]]
     formed = next(mark for mark in live if mark["kind"] == "formed" and mark["generation"] == 2)
-    assert formed["step"] == died["step"] > 0 and formed["parted"] == ["w1"]
+    assert died["step"] > 0 and formed["parted"] == ["w1"]
+    assert formed["step"] - died["step"] in (0, 1)  # w1 may have done its part of a step that the others then committed
     assert f"everstep page {job}" in said
     _codes_are_in_no_file(tmp_path, run)
 

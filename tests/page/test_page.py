@@ -64,6 +64,9 @@ def own(browser: Any) -> Iterator[tuple[Window, Cluster]]:
             yield made, cluster
 
 
+LAST_STEP = (0, 1)  # it may have died after it had done its part of the next one, which the others have committed
+
+
 def test_two_deaths_and_a_join_are_three_marks_at_the_right_steps(own: tuple[Window, Cluster]) -> None:
     view, cluster = own
     page = view.open(JOB)
@@ -72,12 +75,12 @@ def test_two_deaths_and_a_join_are_three_marks_at_the_right_steps(own: tuple[Win
     table.wait_for()
 
     cluster.kill("w1")
-    assert _mark(table, "Death", "w1") == _steps(cluster, "w1")[-1]
+    assert _mark(table, "Death", "w1") - _steps(cluster, "w1")[-1] in LAST_STEP
     (newcomer,) = cluster.add(1)
     cluster.wait("step.committed", worker=newcomer)
     assert _mark(table, "Join", newcomer) == _steps(cluster, newcomer)[0] - 1
     cluster.kill("w0")
-    assert _mark(table, "Death", "w0") == _steps(cluster, "w0")[-1]
+    assert _mark(table, "Death", "w0") - _steps(cluster, "w0")[-1] in LAST_STEP
 
     page.get_by_role("button", name="Table of workers over time").click()
     mark = page.get_by_role("img", name=re.compile("Death .* w0 died: killed by SIGKILL"))

@@ -151,7 +151,7 @@ export function Jobs() {
       ? !listing.problem.value && html`<${Waiting} rows=${8} />`
       : found === 0
         ? isFiltered
-          ? html`<${Empty} title="No job matches"><p>No job matches this search or state. <a href="/">Show all jobs</a></p><//>`
+          ? html`<${Empty} title="No job matches"><p>Change the search or the state, or <a href="/">show all jobs</a>.</p><//>`
           : html`<${Empty} title="No jobs yet"><p>Start a job, and it appears in this list:</p><code>everstep run --coordinator URL --nproc-per-node 2 train.py</code><//>`
         : html`<${VirtualTable} total=${found} height=${ROW_PX} columns=${shown.length + 1} label="Jobs" onNeed=${onNeed}
             head=${html`<tr><th class="box"><span class="unseen">Compare</span></th>${shown.map((each) => html`<${Head} key=${each.name} column=${each} sort=${sort} isUp=${isUp} />`)}</tr>`}

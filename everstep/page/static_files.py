@@ -68,7 +68,10 @@ class StaticFiles:
         self._files: dict[str, StaticFile] = {}
 
     def reply(self, path: str, headers: Mapping[bytes, bytes]) -> Reply | None:
-        """To a GET of this path; None: there is no such file."""
+        """To a GET of this path; None: no file has this name."""
+        versioned = f"{PREFIX}{self._version}/"
+        if path.startswith(versioned) and (name := path[len(versioned) :]) and name in self._files:
+            return _reply(self._files[name], headers, _FOREVER)  # never changes, so the disk need not be read
         paths = self._look()
         if not path.startswith(PREFIX):
             if "." in path.rsplit("/", 1)[-1] and not path.startswith("/jobs/"):  # a job's name may have a dot

@@ -59,8 +59,7 @@ def stop_lookups() -> None:
 
     def fail() -> None:
         try:
-            _forget_name_servers()
-            with _warnings_hidden(), listen(_UNNAMED) as listener:
+            with _no_name_servers(), _warnings_hidden(), listen(_UNNAMED) as listener:
                 _serve(listener, _FAILS_S)
         except (AttributeError, OSError, dist.DistError):
             pass  # then torch continues to look up names
@@ -79,12 +78,19 @@ def _serve(listener: socket.socket, timeout_s: float) -> dist.TCPStore:
     )  # fmt: skip
 
 
-def _forget_name_servers() -> None:
-    """For this thread only, until it ends."""
+@contextlib.contextmanager
+def _no_name_servers() -> Iterator[None]:
+    """For this thread only. They must be known again when it ends: glibc clears what it keeps for a thread only if there
+    are any, and hands the memory to the next thread, which could then look up no name at all."""
     libc = ctypes.CDLL(None)
     libc.__res_state.restype = ctypes.POINTER(_Resolver)
     libc.__res_init()
-    libc.__res_state().contents.nscount = 0
+    resolver = libc.__res_state().contents
+    before, resolver.nscount = resolver.nscount, 0
+    try:
+        yield
+    finally:
+        resolver.nscount = before
 
 
 @contextlib.contextmanager

@@ -44,8 +44,10 @@ def go_through(
 def await_join(cluster: Stage, moment: str, newcomers: Sequence[str], step: int) -> None:
     """Until one of the newcomers is that far, or `step` is committed: without them, if they are spares."""
     cluster.until(
-        lambda: bool(cluster.events(moment, worker=lambda worker: worker in newcomers))
-        or bool(cluster.events("step.committed", step=step)),
+        lambda: (
+            bool(cluster.events(moment, worker=lambda worker: worker in newcomers))
+            or bool(cluster.events("step.committed", step=step))
+        ),
         f"{moment} of {newcomers}",
     )
 

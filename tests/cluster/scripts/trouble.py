@@ -3,8 +3,8 @@ happens.
 
 slow-update      the optimizer's step says so and then waits for gate-update
 perturb          from that step on, the ballast is another one until backward has ended
-slow-join        whoever joins waits at the gates forming-N, transfer-N and loaded-N, the Nth time that it is about to form
-                 a group, has the beginning of a state, has loaded a state
+slow-join        whoever joins waits at the gates forming-N, transfer-N and loaded-N, the Nth time that it is about to
+                 form a group, has the beginning of a state, has loaded a state
 deadly-micro-batch      whoever computes the micro-batch dies
 end-early        the script breaks out of its loop
 raise-forward, raise-backward, raise-after   an exception at that point of the micro-batch, once, caught by the script

@@ -4,10 +4,11 @@ Workers train a 20 MB model with steps of 50 ms (sleep simulates device time). O
 of a step, again and again; the next kill comes after all four train again. What counts is the first step that the
 survivors commit in the new generation (torchrun: the first step of the restarted workers), never one that was already
 under way. A kill that torchrun has not recovered from in 60 s (--hung-s) counts as hung and as 60 s: it took at least
-that. The last line is JSON, with null for what was left out or is not installed.
+that. The last line is JSON, with null for what was left out or is not installed; if the benchmark is stopped, with what
+it has so far. The systems take turns, a few kills at a time; no turn begins that would probably end after --seconds.
 
 `overhead_s` is what a kill costs beyond the work: the time to the next commit, minus what the same micro-batches take
-with one worker fewer. Before each half of the kills, three workers that train undisturbed are timed. From their step
+with one worker fewer. In each turn, before the kills, three workers that train undisturbed are timed. From their step
 time, the time that survivors had computed before the kill is subtracted, at most that of their own micro-batches.
 
 On the CPU, torchrun runs at its best, with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, and nvidia-resiliency-ext runs if
@@ -20,7 +21,7 @@ the first backend's 200 MB job: three workers take 20 steps before the fourth jo
 of the last worker's backward sleep to its commit. Workers may share a GPU; MPS stays off, because with it a kill ends
 the other workers too. The JSON is printed after each row.
 
-    python benchmarks/recovery.py [--kills 20]
+    python benchmarks/recovery.py [--kills 20] [--seconds 240]
     python benchmarks/recovery.py --device cuda [--kills 10] [--torchrun-kills 5] [--only nccl]"""
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ import json
 import random
 import statistics
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +51,7 @@ from benchmarks.kills import (
     torchrun_restarts,
     undisturbed_step_s,
 )
+from benchmarks.last_line import last_line
 from benchmarks.peers import peer_python
 from everstep import env
 from everstep.engine.backend import Backend
@@ -62,6 +66,7 @@ AT_ITS_BEST = {
     "TORCH_NCCL_PROPAGATE_ERROR": "0",
 }
 SHORT_S = 10
+KILLS_A_TURN = 5
 
 HEADER = (
     f"{'seconds from kill -9 to the next commit':48s} "
@@ -78,46 +83,87 @@ def row(name: str, taken: Sequence[float], hung: int) -> str:
 # --- on the CPU: all ways to restart ------------------------------------------------------------------
 
 
+@dataclass(kw_only=True)
+class Systems:
+    """What was measured so far."""
+
+    ours: Taken = field(default_factory=Taken)
+    fine: Taken = field(default_factory=Taken)
+    restarted: Taken = field(default_factory=Taken)
+    torchrun: Taken = field(default_factory=Taken)
+    nvrx: Taken | None = None
+    laggard: list[float] = field(default_factory=list)
+
+    def rows(self) -> list[str]:
+        ours, fine, restarted, torchrun = self.ours, self.fine, self.restarted, self.torchrun
+        rows = [
+            row("Everstep, survivors (4 micro-batches of 50 ms)", ours.survivors, ours.hung),
+            row("    of that, beyond the remaining work", ours.overheads, 0),
+            row("Everstep, survivors (8 micro-batches of 25 ms)", fine.survivors, fine.hung),
+            row("Everstep, a laggard is sent 500 MB", self.laggard, 0),
+            row("Everstep, full strength without the script's part", ours.full, ours.hung),
+            row("    the script's part: imports, building the model", ours.script, 0),
+            row("Everstep, classic restart of a DDP script", restarted.survivors, restarted.hung),
+            row("torchrun, store sharing off", torchrun.survivors, torchrun.hung),
+        ]
+        if self.nvrx is not None:
+            rows.append(row("nvidia-resiliency-ext, in-process, tuned", self.nvrx.survivors, self.nvrx.hung))
+        return rows
+
+    def report(self) -> dict[str, float | None]:
+        ours, nvrx = self.ours, self.nvrx
+        return {
+            "survivors_s": median(ours.survivors),
+            "survivors_max_s": round(max(ours.survivors), 4) if ours.survivors else None,
+            "overhead_s": median(ours.overheads),
+            "laggard_s": median(self.laggard),
+            "full_strength_s": median(ours.full),
+            "script_s": median(ours.script),
+            "restart_s": median(self.restarted.survivors),
+            "torchrun_s": median(self.torchrun.survivors),
+            "hung": ours.hung + self.fine.hung + self.restarted.hung,
+            "torchrun_hung": self.torchrun.hung,
+            "nvrx_s": median(nvrx.survivors) if nvrx is not None else None,
+            "nvrx_hung": nvrx.hung if nvrx is not None else None,
+        }
+
+
 def compare_systems(args: argparse.Namespace) -> None:
+    systems = Systems()
+    with last_line(systems.report):
+        measure_systems(systems, args)
+        print("\n".join([HEADER, *systems.rows()]), flush=True)
+
+
+def measure_systems(systems: Systems, args: argparse.Namespace) -> None:
+    """In turns, so that a change of the machine's load affects all systems."""
+    began, job = time.monotonic(), ["--micro-batches", str(WORKERS)]
     nvrx_python = peer_python("nvidia_resiliency_ext")
-    # In turns, half of each, so that a change of the machine's load affects all.
-    ours, fine, restarted, theirs = Taken(), Taken(), Taken(), Taken()
-    for kills in (args.kills - args.kills // 2, args.kills // 2):
-        job = ["--micro-batches", str(WORKERS)]
+    num_turns = -(-args.kills // KILLS_A_TURN)
+    for turn in range(num_turns):
+        turn_began, kills = time.monotonic(), min(KILLS_A_TURN, args.kills - turn * KILLS_A_TURN)
         smaller_step_s = undisturbed_step_s(job, WORKERS - 1)
-        everstep_kills(ours, kills, job, smaller_step_s=smaller_step_s)
-        everstep_restarts(restarted, kills)
+        everstep_kills(systems.ours, kills, job, smaller_step_s=smaller_step_s)
+        print(row(f"turn {turn + 1}: Everstep, survivors", systems.ours.survivors[-kills:], systems.ours.hung))
+        print(row("    full strength", systems.ours.full[-kills:], systems.ours.hung), flush=True)
+        everstep_restarts(systems.restarted, -(-kills // 2))
+        print(row("    classic restart", systems.restarted.survivors, systems.restarted.hung), flush=True)
         if not args.skip_torchrun:
-            torchrun_restarts(theirs, kills, hung_s=args.hung_s)
-    everstep_kills(fine, max(3, args.kills // 4), ["--micro-batches", str(2 * WORKERS)])
-    laggard = everstep_laggard(3)
-    print(HEADER)
-    print(row("Everstep, survivors (4 micro-batches of 50 ms)", ours.survivors, ours.hung))
-    print(row("    of that, beyond the remaining work", ours.overheads, 0))
-    print(row("Everstep, survivors (8 micro-batches of 25 ms)", fine.survivors, fine.hung))
-    print(row("Everstep, a laggard is sent 500 MB", laggard, 0))
-    print(row("Everstep, full strength without the script's part", ours.full, ours.hung))
-    print(row("    the script's part: imports, building the model", ours.script, 0))
-    print(row("Everstep, classic restart of a DDP script", restarted.survivors, restarted.hung))
-    print(row("torchrun, store sharing off", theirs.survivors, theirs.hung))
-    nvrx = nvrx_kills(nvrx_python, args.nvrx_kills) if nvrx_python else None
-    if nvrx is not None:
-        print(row("nvidia-resiliency-ext, in-process, tuned", nvrx.survivors, nvrx.hung))
-    report = {
-        "survivors_s": median(ours.survivors),
-        "survivors_max_s": round(max(ours.survivors), 4),
-        "overhead_s": median(ours.overheads),
-        "laggard_s": median(laggard),
-        "full_strength_s": median(ours.full),
-        "script_s": median(ours.script),
-        "restart_s": median(restarted.survivors),
-        "torchrun_s": median(theirs.survivors),
-        "hung": ours.hung + fine.hung + restarted.hung,
-        "torchrun_hung": theirs.hung,
-        "nvrx_s": median(nvrx.survivors) if nvrx is not None else None,
-        "nvrx_hung": nvrx.hung if nvrx is not None else None,
-    }
-    print(json.dumps(report))
+            torchrun_restarts(systems.torchrun, -(-kills // 2), hung_s=args.hung_s)
+            print(row("    torchrun", systems.torchrun.survivors, systems.torchrun.hung), flush=True)
+        turn_s = time.monotonic() - turn_began
+        if turn == 0:
+            everstep_kills(systems.fine, kills, ["--micro-batches", str(2 * WORKERS)])
+            print(row("    smaller micro-batches", systems.fine.survivors, systems.fine.hung), flush=True)
+            systems.laggard += everstep_laggard(3)
+            print(row("    a laggard", systems.laggard, 0), flush=True)
+            if nvrx_python:
+                systems.nvrx = nvrx_kills(nvrx_python, args.nvrx_kills)
+                print(row("    nvidia-resiliency-ext", systems.nvrx.survivors, systems.nvrx.hung), flush=True)
+        spent_s = time.monotonic() - began
+        if turn + 1 < num_turns and spent_s + turn_s > args.seconds:
+            print(f"no further turn: the last one took {turn_s:.0f} s, all of it {spent_s:.0f} s", flush=True)
+            return
 
 
 # --- by the backend that carries the gradients, on GPUs -----------------------------------------------
@@ -129,20 +175,24 @@ def compare_backends(args: argparse.Namespace) -> None:
     results: dict[str, Taken | None] = {}
     parts = backend_parts(args)
     print(HEADER, flush=True)
-    for name, run in parts.items():
-        results[name] = None
-        if args.only not in name:
-            continue
-        results[name] = taken = Taken()
-        try:
-            run(taken)
-        except (Exception, SystemExit):  # measure the other rows anyway; this one counts as hung
-            traceback.print_exc()
-            taken.hung += 1
-        print(row(name, taken.survivors, taken.hung), flush=True)
-        if taken.sums:
-            print(row("    its undisturbed sum by three workers", taken.sums, 0))
-        print(json.dumps(report_backends(args.backends, {**dict.fromkeys(parts), **results})), flush=True)
+
+    def report() -> dict[str, float | None]:
+        return report_backends(args.backends, {**dict.fromkeys(parts), **results})
+
+    with last_line(report):
+        for name, run in parts.items():
+            if args.only not in name:
+                continue
+            results[name] = taken = Taken()
+            try:
+                run(taken)
+            except (Exception, SystemExit):  # measure the other rows anyway; this one counts as hung
+                traceback.print_exc()
+                taken.hung += 1
+            print(row(name, taken.survivors, taken.hung), flush=True)
+            if taken.sums:
+                print(row("    its undisturbed sum by three workers", taken.sums, 0))
+            print(json.dumps(report()), flush=True)
 
 
 def backend_parts(args: argparse.Namespace) -> dict[str, Part]:
@@ -190,6 +240,7 @@ def report_backends(backends: Sequence[str], results: Mapping[str, Taken | None]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, help="kills for each Everstep row: 20, or 10 for each backend")
+    parser.add_argument("--seconds", type=float, default=240.0, help="time on the CPU; the first turn always runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--skip-torchrun", action="store_true", help="on the CPU; see --only for the rows by backend")
     parser.add_argument("--nvrx-kills", type=int, default=5)

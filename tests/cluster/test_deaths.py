@@ -1,4 +1,4 @@
-"""Workers die: one, the first, two at once, one after the other, in the middle of a transfer or of an update.
+"""Workers die: one, the first, two at once, one after the other, in the middle of an update.
 
 The survivors are told at once: in these stories no time-out would end before the story's own patience does. A last gate
 keeps those who run freely from coming to the end before all has happened to them."""
@@ -44,43 +44,6 @@ def test_another_dies_while_the_survivors_regroup(moment: str) -> None:
         cluster.kill(cluster.rank(0))
         cluster.open_gate(20)
         cluster.finish_undisturbed()
-
-
-def test_newcomer_leader_and_bystander_die_in_one_transfer_after_the_other() -> None:
-    gates = [4, "transfer-1", "transfer-2"]  # a receiver waits there for the rest of the state
-    args = ["--steps", 10, "--micro-batches", 6, "--ballast-mb", 32, "--kind", "slow-transfer", "--worker", "w4,w5"]
-    with Stage(*args, script="trouble.py", gates=gates, workers=4) as cluster:
-        cluster.wait_at_gate(4)
-        newcomers = cluster.add(2)
-        cluster.wait_ready(*newcomers)
-        cluster.open_gate(4)
-
-        first = cluster.wait("gate.reached", step="transfer-1")["worker"]  # it is to share the state with the last one
-        (last,) = {*newcomers} - {first}
-        cluster.kill(first)
-        cluster.wait_at_gate("transfer-1", last)
-        kill_and_go_on(cluster, sender(cluster, last), last, "transfer-1")
-        cluster.wait_at_gate("transfer-2", last)
-        members = cluster.events("generation.formed", members=lambda names: names is not None)[-1]["members"]
-        bystander = next(name for name in members if name not in (sender(cluster, last), last))
-        assert cluster.events("transfer.received", worker=last) == []
-        kill_and_go_on(cluster, bystander, last, "transfer-2")
-
-        result = cluster.finish_undisturbed()
-    assert last in {event["worker"] for event in result.outputs}
-
-
-def sender(cluster: Stage, receiver: str) -> str:
-    """Whose state it receives."""
-    return str(cluster.events("transfer.receiving", worker=receiver)[-1]["sender"])
-
-
-def kill_and_go_on(cluster: Stage, victim: str, receiver: str, gate: str) -> None:
-    """Open the gate when the receiver has heard of the death, and nothing of this transfer counts any more."""
-    generation = cluster.events("generation.formed", worker=receiver)[-1]["generation"]
-    cluster.kill(victim)
-    cluster.wait("generation.formed", worker=receiver, generation=lambda number: number > generation)
-    cluster.open_gate(gate)
 
 
 def test_one_dies_in_the_update_of_a_step_that_the_others_have_committed() -> None:

@@ -16,7 +16,7 @@ CHANGED = re.compile(
 
 def test_the_others_compute_while_a_newcomer_receives_the_state() -> None:
     with Stage(
-        *ARGS, "--kind", "slow-transfer", script="trouble.py", gates=[4, "transfer-1", "perturbed-5"], workers=2
+        *ARGS, "--kind", "slow-join", script="trouble.py", gates=[4, "transfer-1", "perturbed-5"], workers=2
     ) as cluster:
         join_at_4(cluster)
         cluster.wait_at_gate("transfer-1", "w2")

@@ -3,7 +3,8 @@ happens.
 
 slow-update      the optimizer's step says so and then waits for gate-update
 perturb          from that step on, the ballast is another one until backward has ended
-slow-transfer    whoever receives a state waits at the gate transfer-N when its beginning is there, the Nth time
+slow-join        whoever joins waits at the gates forming-N, transfer-N and loaded-N, the Nth time that it is about to
+                 form a group, has the beginning of a state, has loaded a state
 deadly-micro-batch      whoever computes the micro-batch dies
 end-early        the script breaks out of its loop
 raise-forward, raise-backward, raise-after   an exception at that point of the micro-batch, once, caught by the script
@@ -15,6 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -25,7 +27,9 @@ from train import Ballast, arguments, batch, build, gated, make_optimizer, tell,
 
 import everstep
 from everstep.engine import transfer
+from everstep.engine.group import Group
 from everstep.engine.parcel import Parcel
+from everstep.engine.step_work import StepWork
 from everstep.events import emit
 
 
@@ -45,17 +49,30 @@ class Raise(torch.autograd.Function):
         raise Trouble("in backward")
 
 
-def wait_in_transfers() -> None:
-    """What is to come is known, and nothing of it is taken in: as long as we stand here, the sender does too."""
-    num_received, tell = 0, transfer._begin
+def wait_in_joins() -> None:
+    """In a transfer, what is to come is known, and nothing of it is taken in: as long as we stand here, the sender does
+    too."""
+    counts: Counter[str] = Counter()
 
-    def begin(parcel: Parcel) -> None:
-        nonlocal num_received
-        tell(parcel)
-        num_received += 1
-        pass_gate(f"transfer-{num_received}")
+    def pass_next(place: str) -> None:
+        counts[place] += 1
+        pass_gate(f"{place}-{counts[place]}")
 
-    transfer._begin = begin
+    form, begin, load = Group.form_in_generation, transfer._begin, StepWork.load
+
+    def form_late(*args: Any) -> Group:
+        pass_next("forming")
+        return form(*args)
+
+    def begin_late(parcel: Parcel) -> None:
+        begin(parcel)
+        pass_next("transfer")
+
+    def load_late(work: StepWork, state: dict[str, Any]) -> None:
+        load(work, state)
+        pass_next("loaded")
+
+    Group.form_in_generation, transfer._begin, StepWork.load = form_late, begin_late, load_late
 
 
 def main() -> None:
@@ -72,8 +89,8 @@ def main() -> None:
     ballast = Ballast(args.ballast_mb)
     trainer.register("ballast", ballast)
     trainer.register("more ballast", Ballast(args.ballast_mb))
-    if args.kind in ("slow-transfer", "perturb") and me in args.worker.split(","):
-        wait_in_transfers()
+    if args.kind in ("slow-join", "perturb") and me in args.worker.split(","):
+        wait_in_joins()
     optimizer = make_optimizer(args.optimizer, model)
     optimizer, scheduler = trainer.prepare(optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=5))
     loss_fn = nn.CrossEntropyLoss()

@@ -291,11 +291,8 @@ class Agent:
             self._say(f"{name} finished" if ended.is_good else f"{name} ended: {end}{choice.reason}")
         if choice.is_replaced:
             # Survivors first: while they redo the step, a new process that imports torch would take their cores.
-            # They began when the death was noticed; the kernel needs 30 to 50 ms more until the process is gone.
             soon_s = _FORK_SOON_S if self._starter.nursery_pid else _SURVIVORS_FIRST_S
-            assert worker.end_noticed_at is not None
-            rest_s = max(0.0, worker.end_noticed_at + soon_s - time.monotonic())
-            self._ask_replacement(worker.place, delay_s=rest_s if self._workers else 0.0)
+            self._ask_replacement(worker.place, delay_s=soon_s if self._workers else 0.0)
         if self._due is not None and not self._workers:
             self._starter.when_settled(self._begin_due)
 
@@ -307,8 +304,8 @@ class Agent:
 
     def _report_exit(self, worker: LocalWorker, code: int) -> None:
         """Once, by whichever notices it first: `_sense` or `_bury`."""
-        if worker.end_noticed_at is None:
-            worker.end_noticed_at = time.monotonic()
+        if not worker.is_exit_reported:
+            worker.is_exit_reported = True
             self._reporter.report_exit(worker.name, worker.exit_with(code))
 
     def _look(self) -> tuple[AgentReport, Mapping[str, Sighting]]:

@@ -20,7 +20,7 @@ class LocalWorker:
     child: Child
     files: WorkerFiles
     is_listened_to: bool = False  # its end is noticed before the kernel is done with it
-    end_noticed_at: float | None = None
+    is_exit_reported: bool = False
     is_condemned: bool = False  # by an order to kill it
     was_asked: bool = False  # to end
 

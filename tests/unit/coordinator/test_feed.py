@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 
 from everstep import wire
@@ -56,6 +57,36 @@ def test_a_job_that_reports_very_much_is_sent_less_often():
         return counts
 
     assert asyncio.run(story()) == [1, 0, 0, 0, 1, 0, 0, 0]
+
+
+def test_more_series_than_fit_into_a_message_come_in_several_and_no_reader_is_cut():
+    """Each series has its turn, with all points that it got meanwhile."""
+
+    async def story():
+        now = [0.0]
+        stream = LiveStream(1)
+        feed = JobFeed(stream, lambda _job: None, list, now=lambda: now[0])
+        reader = stream.open_reader(["job"], "")
+        reader.begin(is_new=True)
+        names = [f"layer {n}/{'gradient' * 20}" for n in range(5000)]
+        told = dict.fromkeys(names, 0)
+        for step in range(40):
+            if step < 2:
+                feed.note_points(
+                    [SeriesNews("job", n, name, 1, None, [(step, 0.0, 1.0)]) for n, name in enumerate(names)]
+                )
+            feed.tick()
+            said = reader.take()
+            assert said is not None and b"event: reload" not in said
+            for line in said.splitlines():
+                if line.startswith(b"data: "):
+                    for each in json.loads(line[6:])["series"]:
+                        told[each["name"]] += len(each["steps"])
+            now[0] += LONGEST_S
+        feed.close()
+        return set(told.values())
+
+    assert asyncio.run(story()) == {2}
 
 
 def test_points_are_noted_while_the_only_reader_is_away(tmp_path):

@@ -119,6 +119,19 @@ def test_a_run_that_failed_has_its_log(shell: Shell, tmp_path: Path) -> None:
     assert "w0 ended: exit code 3" in shell.type("logs", "trial", "--regex", "ended: .*3")
 
 
+def test_what_is_secret_in_the_arguments_of_a_run_is_in_no_record_of_it(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "quiet.py").write_text("pass")
+    typed = ("--api-key", "open-sesame", f"--login={SECRET}", "--store=s3://me:swordfish@host/x", "--epochs", 3)
+    shell.type("run", "--job", "trial", "quiet.py", *typed)
+
+    told = json.loads((tmp_path / "runs" / "trial" / "record.json").read_text())["configuration"]["command"]
+    assert told[-6:] == ["--api-key", "***", "--login=***", "--store=s3://me:***@host/x", "--epochs", "3"]
+    for path in (tmp_path / "runs" / "trial").rglob("*"):
+        if path.is_file():
+            kept = path.read_bytes()
+            assert not any(value in kept for value in (b"open-sesame", SECRET.encode(), b"swordfish")), path
+
+
 def test_a_job_of_a_standing_coordinator_has_its_log_there(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "enough").touch()
     serve = ("serve", "--port", 0, "--store", "store.db", "--token-file", "token", "--ready-file", "url")

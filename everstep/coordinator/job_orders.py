@@ -1,4 +1,4 @@
-"""What a job's agents are told: orders, made again only if the roster has changed, told only if their content has.
+"""Orders for a job's agents: made again only if the roster has changed, and sent only if their content has.
 
 An agent's call is held until there is news for it. Made from the roster as it was kept last."""
 

@@ -56,8 +56,8 @@ class LiveStream:
         return [*self._topics]
 
     def publish(self, topic: str, event: str, data: Any) -> int:
-        """Returns the bytes of the message; instead of one that is too large, readers are told to load the topic again.
-        `wake` makes readers look."""
+        """Returns the bytes of the message. Instead of one that is too large, readers get the word to load the topic
+        again. `wake` makes readers look."""
         if (found := self._topics.get(topic)) is None:
             return 0
         self._number += 1

@@ -65,7 +65,7 @@ def set_cookie(name: str, value: str, max_age_s: int, *, is_secure: bool) -> tup
 
 def comes_by_tls(headers: Mapping[bytes, bytes]) -> bool:
     """Whether the browser speaks TLS, to a proxy in front of us: its own word, or the proxy's. Believed only for what
-    makes a cookie safer: who lies about it loses nothing but their own session."""
+    makes a cookie safer: a false word costs its sender nothing but their own session."""
     proxied = headers.get(b"x-forwarded-proto", b"").partition(b",")[0].strip().lower()  # the first is the browser's
     return headers.get(b"origin", b"").startswith(b"https://") or proxied == b"https"
 

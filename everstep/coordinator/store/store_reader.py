@@ -1,8 +1,8 @@
 """What people look at, read from the roster's store by a thread and a connection of their own.
 
-However long a list or a band of workers takes to read, the store's own thread goes on keeping what workers do: no
-heartbeat or lease waits. A reader sees all that was kept before it asked. A database in memory has only one
-connection: there the store's own thread reads as well. Opened with the first use."""
+However long a list or a band of workers takes to read, the store's own thread keeps what workers do: no heartbeat
+or lease waits. A reader sees all that was kept before it asked. A database in memory has only one connection: there
+the store's own thread reads as well. Opened with the first use."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What people look at is read beside the work: however long a read takes, workers are answered and what they do is
-kept."""
+"""What people look at, metrics and logs are read and kept beside the work: however long that takes, workers are
+answered, and what they do is kept."""
 
 from __future__ import annotations
 
@@ -10,41 +10,53 @@ import pytest
 from everstep import wire
 from everstep.client.calls import Coordinator
 from everstep.waiting import wait_until
+from lab.log_writer import Writer
 
 HELD = """
 import time
 from pathlib import Path
-from everstep.coordinator.store import store_reader
+from {module} import {owner}
 
-def held(query):
-    def read(*given):
-        found = query(*given)
-        Path({folder!r}, "reading").touch()
+def held(call):
+    def wait(*given, **named):
+        found = call(*given, **named)
+        Path({folder!r}, "at work").touch()
         while not Path({folder!r}, "go on").exists():
             time.sleep(0.01)
         return found
-    return read
+    return wait
 
-store_reader.{query} = held(store_reader.{query})
+{owner}.{call} = held({owner}.{call})
 """
+
+READER = ("everstep.coordinator.store", "store_reader")
+METRICS = ("everstep.record.store", "MetricStore")
+LOGS = ("everstep.coordinator.store.log_store", "LogStore")
+LOG_READER = ("everstep.coordinator.store.log_reader", "LogReader")
+REPORT = wire.MetricReports(reports=[wire.MetricReport(step=1, time=1.0, values={"loss": 0.5})])
+ASKED = {
+    "band": (*READER, "load_marks", lambda job: job.band().marks),
+    "list": (*READER, "load_summaries", lambda job: job.jobs(search=job.job).jobs),
+    "points kept": (*METRICS, "keep", lambda job: [job.report_metrics("w0", REPORT)]),
+    "series read": (*METRICS, "series", lambda job: [job.series()]),
+    "lines kept": (*LOGS, "keep", lambda job: [Writer(job).say("one")]),
+    "lines read": (*LOG_READER, "read", lambda job: [job.logs()]),
+}
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
-@pytest.mark.parametrize(
-    ("query", "ask"),
-    [("load_marks", lambda job: job.band().marks), ("load_summaries", lambda job: job.jobs(search=job.job).jobs)],
-    ids=["band", "list"],
-)
-def test_workers_are_answered_while_someone_reads_for_long(tmp_path, server_class, play, request, store, query, ask):
+@pytest.mark.parametrize(("module", "owner", "call", "ask"), ASKED.values(), ids=ASKED)
+def test_workers_are_answered_meanwhile(tmp_path, server_class, play, request, store, module, owner, call, ask):
     url = str(tmp_path / "db") if store == "sqlite" else request.getfixturevalue("postgres_url")
-    server = server_class(tmp_path, url, before=HELD.format(folder=str(tmp_path), query=query))
+    held = HELD.format(module=module, owner=owner, call=call, folder=str(tmp_path))
+    server = server_class(tmp_path, url, before=held)
     one = play(server, start_workers=2)
     workers = one.training(2)
-    found = []
-    with Coordinator(server.url, server.token, one.coordinator.job) as reader:
-        reading = threading.Thread(target=lambda: found.extend(ask(reader)))
-        reading.start()
-        wait_until((tmp_path / "reading").exists, 60.0, "the read to begin")
+    answers = []
+    with Coordinator(server.url, server.token, one.coordinator.job) as other:
+        asking = threading.Thread(target=lambda: answers.extend(ask(other)))
+        asking.start()
+        wait_until((tmp_path / "at work").exists, 60.0, "the call to begin")
         for worker in workers:  # a heartbeat
             worker.watch()
         one.coordinator.register_dataset("numbers", wire.DatasetSpec(size=10, batch_size=5))
@@ -54,8 +66,8 @@ def test_workers_are_answered_while_someone_reads_for_long(tmp_path, server_clas
         assert one.coordinator.report_and_lease(workers[0].name, request).leases
         workers[1].exit(-9, step=4)  # changes the roster
         assert one.statuses()[workers[1].name] == "dead"
-        assert not found
+        assert not answers
         (tmp_path / "go on").touch()
-        reading.join(60.0)
-    assert found
+        asking.join(60.0)
+    assert answers
     server.stop()

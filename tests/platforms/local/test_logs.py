@@ -134,6 +134,7 @@ def test_a_run_that_failed_has_its_log(shell: Shell, tmp_path: Path) -> None:
     assert "step 7" in shell.type("logs", "trial", "--grep", "step 7")
     assert "no line matches" in errors_of(shell, "logs", "trial", "--grep", "nothing of the kind", is_good=True)
     assert "w0 ended: exit code 3" in shell.type("logs", "trial", "--regex", "ended: .*3")
+    assert "no line matches" in errors_of(shell, "logs", "trial", "--until", "1h", is_good=True)
 
 
 def test_what_is_secret_in_the_arguments_of_a_run_is_in_no_record_of_it(shell: Shell, tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import asyncio
 import json
 import math
 
+from sqlalchemy import Engine, event
+
 from everstep import wire
 from everstep.coordinator.feed import LONGEST_S, MOST_POINTS, JobFeed, _NewPoints
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
-from everstep.coordinator.stream import LiveStream
+from everstep.coordinator.stream import LIST, LiveStream
 from everstep.record.writing import SeriesNews
 
 
@@ -107,6 +109,37 @@ def test_points_are_noted_while_the_only_reader_is_away(tmp_path):
 
     said = asyncio.run(story())
     assert b'"steps":[7]' in said and b"event: reload" not in said
+
+
+def test_a_reader_costs_no_query(tmp_path):
+    """The list of jobs, a job, its marks, points and lines: all come from memory."""
+
+    async def story():
+        service = Service(Store(str(tmp_path / "db")))
+        service.feed.close()  # ticks come by hand
+        await service.create("job", wire.JobSpec())
+        statements = []
+
+        def note(*given):
+            statements.append(given[2])
+
+        event.listen(Engine, "before_cursor_execute", note)
+        readers = [service.stream.open_reader([LIST, "job"], "") for _ in range(20)]
+        for reader in readers:
+            reader.begin(is_new=True)
+        service.feed.tick()
+        service.feed.note_points([SeriesNews("job", 1, "loss", 1, None, [(7, 0.0, 1.0)])])
+        service.feed.note_marks("job", [wire.Mark(number=2, time=0.0, step=0, kind="died")])
+        service.feed.note_lines("job", 3)
+        service.feed.tick()
+        said = [reader.take() for reader in readers]
+        event.remove(Engine, "before_cursor_execute", note)
+        await service.close()
+        return said, statements
+
+    said, statements = asyncio.run(story())
+    assert statements == []
+    assert all(b"event: %s\n" % kind in each for each in said for kind in (b"job", b"points", b"band", b"logs"))
 
 
 def test_the_first_words_about_a_job_are_all_of_it(tmp_path):

@@ -29,8 +29,6 @@ POINT_BYTES_PER_S = 1 << 16  # of a job: more make its messages rarer
 LONGEST_S = 1.0  # between two of them: series that do not fit into one take turns
 
 _FRAME_BYTES = 1000  # of a message, without its series: the job's name and such
-_SERIES_BYTES = 160  # with its numbers, without its name
-_POINT_BYTES = 72  # three numbers, as long as they can be
 
 
 class JobFeed:
@@ -102,24 +100,27 @@ class JobFeed:
     def _tell_points(self) -> None:
         now = self._now()
         for job in [job for job in self._points if self._points_due.get(job, 0.0) <= now]:
-            series = self._take_series(job)
-            num_bytes = self.stream.publish(job, "points", {"job": job, "series": [each.view() for each in series]})
+            message = b'{"job":%s,"series":[%s]}' % (to_json(job), self._take_series(job))
+            num_bytes = self.stream.publish(job, "points", message)
             self._points_due[job] = now + min(LONGEST_S, num_bytes / POINT_BYTES_PER_S)
         for job in [job for job, due in self._points_due.items() if due <= now]:
             del self._points_due[job]
 
-    def _take_series(self, job: str) -> list[_NewPoints]:
-        """Those that fit into a message. The others stay and gather points: what comes later stands behind them."""
+    def _take_series(self, job: str) -> bytes:
+        """Those that fit into a message, as JSON. The others stay and gather points: what comes later stands behind
+        them."""
         waiting, room = self._points.pop(job), MAX_MESSAGE_BYTES - _FRAME_BYTES
-        taken: list[_NewPoints] = []
+        taken: list[bytes] = []
         for number, each in list(waiting.items()):
-            room -= each.most_bytes()
+            encoded = to_json(each.view())
+            room -= len(encoded) + 1
             if room < 0:
                 break
-            taken.append(waiting.pop(number))
+            taken.append(encoded)
+            del waiting[number]
         if waiting and self.stream.is_followed(job):
             self._points[job] = waiting
-        return taken
+        return b",".join(taken)
 
     @staticmethod
     def _take(noted: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -212,10 +213,6 @@ class _NewPoints:
         finite = [point for point in points if math.isfinite(point[2])]
         extremes = {min(finite, key=itemgetter(2)), max(finite, key=itemgetter(2))} if finite else set()
         return {min(points), max(points)} | extremes  # the first and last step
-
-    def most_bytes(self) -> int:
-        """That it can take in a message."""
-        return _SERIES_BYTES + len(to_json(self._name)) + _POINT_BYTES * len(self._points)
 
     def view(self) -> dict[str, Any]:
         steps = sorted(self._points)

@@ -202,6 +202,6 @@ def _again(topics: Sequence[str]) -> dict[str, Any]:
 
 
 def encode(event: str, data: Any, number: str = "") -> bytes:
-    """As server-sent events have it; JSON has no newline in it."""
-    named = f"id: {number}\n" if number else ""
-    return f"event: {event}\n{named}data: ".encode() + to_json(data) + b"\n\n"
+    """As server-sent events have it; JSON has no newline in it. `data`: also as JSON already."""
+    named, encoded = f"id: {number}\n" if number else "", data if isinstance(data, bytes) else to_json(data)
+    return f"event: {event}\n{named}data: ".encode() + encoded + b"\n\n"

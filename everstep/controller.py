@@ -269,7 +269,7 @@ class AllReduceController:
             raise
 
     def _drop(self, call: _TrainCall, reason: str) -> None:
-        """Its function failed. If that was after the step's commit, the call is no longer of the step under way."""
+        """Its function failed. If that was after the step's commit, the call is not of the step under way."""
         if any(each is call for each in self._calls):
             self._calls = [each for each in self._calls if each is not call]
             if call.weight and call.batch is not None:

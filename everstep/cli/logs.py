@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from everstep.errors import UsageError
 from everstep.job_file.quantity import parse_seconds
 from everstep.jobs import submitted
 from everstep.jobs.find_record import is_record, record_of
+from everstep.jobs.job_folder import answers, coordinator_of_folder
 from everstep.jobs.job_log import JobLog, Wanted
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
@@ -70,7 +71,7 @@ def logs(options: LogsOptions) -> int:
     elif run := next(run_record.newest_first(options.log_dir, options.job), None):
         log = _run_log(*run, options.token_file)
     elif is_record(folder := Path(options.job)):
-        log = _left_log(folder)
+        log = _folder_log(folder, options.token_file)
     else:
         record = submitted.find(options.job)
         log = _submitted_log(record)
@@ -161,10 +162,19 @@ def _print_platform(record: JobRecord, options: LogsOptions, wanted: Wanted) -> 
     return leave(0)
 
 
-def _left_log(folder: Path) -> JobLog:
-    with open_record(folder) as record:
-        job = record.job
-    return JobLog(job, live=nullcontext, left=lambda: folder, is_over=lambda: True)
+def _folder_log(folder: Path, token_file: Path | None) -> JobLog:
+    """Of a job that may still run, or of a copy."""
+
+    @contextmanager
+    def live() -> Iterator[Coordinator | None]:
+        with coordinator_of_folder(folder, token_file) as coordinator:
+            yield coordinator if coordinator is not None and answers(coordinator) else None
+
+    with live() as coordinator, open_record(folder) as record:
+        job, unended = record.job, "" if coordinator is not None else record.lacks_end()
+    if unended:
+        say(f"the log of job {job}, {unended}")
+    return JobLog(job, live=live, left=lambda: folder, is_over=lambda: True)
 
 
 def _served_log(url: str, job: str, token_file: Path | None) -> JobLog:

@@ -12,14 +12,15 @@ from typing import Protocol
 
 from rich.console import Console
 
-from everstep.cli.options import command
+from everstep.cli.options import command, say
 from everstep.cli.printable import printable
 from everstep.cli.tables import print_json, table
 from everstep.client.calls import Coordinator
 from everstep.coordinator.finished_record import open_record
-from everstep.errors import Refused, TemporaryError, UsageError
+from everstep.errors import UsageError
 from everstep.jobs import submitted
 from everstep.jobs.find_record import find_record, is_record
+from everstep.jobs.job_folder import answers, coordinator_of_folder
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
@@ -102,38 +103,25 @@ def _record_of(options: MetricsOptions) -> Iterator[SeriesSource]:
             yield coordinator
         return
     with _coordinator_of(options) as live:
-        if live is not None and _answers(live):
+        if live is not None and answers(live):
             yield live
             return
     with open_record(find_record(options.id, log_dir=options.log_dir, files=[METRICS])) as finished:
+        if unended := finished.lacks_end():
+            say(f"the metrics of job {finished.job}, {unended}")
         yield finished
 
 
 @contextmanager
 def _coordinator_of(options: MetricsOptions) -> Iterator[Coordinator | None]:
     """None: of a job that is over."""
-    if run := next(run_record.newest_first(options.log_dir, options.id), None):
-        directory, record = run
-        if not record.url or record.state in (run_record.FINISHED, run_record.FAILED):
-            yield None
-            return
-        token = find_token(options.token_file or directory / "token")
-        with closing(Coordinator(record.url, token, record.job)) as coordinator:
+    run = next(run_record.newest_first(options.log_dir, options.id), None)
+    if run is not None or is_record(Path(options.id)):
+        with coordinator_of_folder(run[0] if run else Path(options.id), options.token_file) as coordinator:
             yield coordinator
-    elif is_record(Path(options.id)):
-        yield None
     else:
         with submitted.coordinator_of(submitted.find(options.id)) as found:
             yield found
-
-
-def _answers(coordinator: Coordinator) -> bool:
-    """Refused: by another one, which has the port now."""
-    try:
-        coordinator.series(limit=1)
-        return True
-    except (TemporaryError, Refused, OSError):
-        return False
 
 
 def _print_series(found: list[SeriesView], options: MetricsOptions) -> None:

@@ -12,14 +12,14 @@ from everstep.cli.options import command, say
 from everstep.client.calls import Coordinator
 from everstep.coordinator.edge.record_server import serve_record
 from everstep.coordinator.finished_record import open_record
-from everstep.errors import Refused, TemporaryError, UsageError
+from everstep.errors import UsageError
 from everstep.jobs import submitted
 from everstep.jobs.find_record import find_record, is_record
+from everstep.jobs.job_folder import answers, coordinator_of_folder
 from everstep.jobs.meeting import address_of_page
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
-from everstep.launcher.run_record import RunRecord
 from everstep.page.address import show_page
 from everstep.settings import setting
 
@@ -45,7 +45,7 @@ def page(options: PageOptions) -> None:
     if options.id is None and options.coordinator is None:
         raise UsageError("give a job, a folder, or --coordinator URL", code="page-of-nothing")
     with _coordinator_of(options) as (coordinator, is_tunnel):
-        if coordinator is not None and _answers(coordinator):
+        if coordinator is not None and answers(coordinator):
             _show(address_of_page(coordinator), options)
             if is_tunnel:
                 say("keep this command running while you look; Ctrl-C ends it")
@@ -57,7 +57,8 @@ def page(options: PageOptions) -> None:
     assert options.id is not None
     with open_record(find_record(options.id, log_dir=options.log_dir)) as record:
         record.roster()  # says what is wrong with it, before a page is shown
-        say(f"showing the record of job {record.job}; press Ctrl-C to stop")
+        unended = record.lacks_end()
+        say(f"showing the record of job {record.job}{f', {unended}' if unended else ''}; press Ctrl-C to stop")
         serve_record(record, options.port, lambda address: _show(address, options))
 
 
@@ -72,40 +73,16 @@ def _coordinator_of(options: PageOptions) -> Iterator[tuple[Coordinator | None, 
         token = find_token(options.token_file)
         with closing(Coordinator(options.coordinator, token, options.id or "")) as coordinator:
             yield coordinator, False
-    elif run := _run_of(options):
-        directory, record = run
-        if not record.url or record.state in (run_record.FINISHED, run_record.FAILED):
-            yield None, False
-            return
-        token = find_token(options.token_file or directory / "token")
-        with closing(Coordinator(record.url, token, record.job)) as coordinator:
+        return
+    folder = Path(options.id or "")
+    if not is_record(folder) and (run := next(run_record.newest_first(options.log_dir, options.id or ""), None)):
+        folder = run[0]
+    if is_record(folder) or run_record.read(folder) is not None:
+        with coordinator_of_folder(folder, options.token_file) as coordinator:
             yield coordinator, False
-    elif is_record(Path(options.id or "")):
-        yield None, False
     else:
         with submitted.coordinator_of(submitted.find(options.id or "")) as found:
             yield found, True
-
-
-def _run_of(options: PageOptions) -> tuple[Path, RunRecord] | None:
-    """By its ID, or by its folder; a folder without its token is a copy."""
-    folder = Path(options.id or "")
-    if not is_record(folder):
-        return next(run_record.newest_first(options.log_dir, options.id or ""), None)
-    record = run_record.read(folder) if (folder / "token").exists() else None
-    return None if record is None else (folder, record)
-
-
-def _answers(coordinator: Coordinator) -> bool:
-    """Refused: by another one, which has the port now, or because it does not know the job."""
-    try:
-        if coordinator.job:
-            coordinator.view(is_brief=True)
-        else:
-            coordinator.check()
-        return True
-    except (TemporaryError, Refused, OSError):
-        return False
 
 
 COMMANDS = {"page": page}

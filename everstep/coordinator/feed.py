@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from everstep.coordinator.stream import LIST, LiveStream
+from everstep.coordinator.stream import LIST, MAX_MESSAGE_BYTES, LiveStream
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.record.writing import SeriesNews
-from everstep.wire import JobSummary, Mark, NodeView, WorkerView, to_value
+from everstep.wire import JobSummary, Mark, NodeView, WorkerView, to_json, to_value
 
 if TYPE_CHECKING:
     from everstep.coordinator.job import CoordinatedJob
@@ -26,8 +26,9 @@ TICKS_PER_LIST = 4  # the list of jobs need not be as quick
 MOST_WORKERS = 200  # that are sent one by one
 MOST_POINTS = 20  # of a series in a message: more are thinned
 POINT_BYTES_PER_S = 1 << 16  # of a job: more make its messages rarer
-LONGEST_S = 2.0  # between two of them
-MOST_SERIES = 2000  # in a message: more are loaded again
+LONGEST_S = 1.0  # between two of them: series that do not fit into one take turns
+
+_FRAME_BYTES = 1000  # of a message, without its series: the job's name and such
 
 
 class JobFeed:
@@ -99,17 +100,27 @@ class JobFeed:
     def _tell_points(self) -> None:
         now = self._now()
         for job in [job for job in self._points if self._points_due.get(job, 0.0) <= now]:
-            series = self._points.pop(job)
-            if len(series) > MOST_SERIES:
-                self.stream.skip(job)
-                self._points_due[job] = now + LONGEST_S
-                continue
-            num_bytes = self.stream.publish(
-                job, "points", {"job": job, "series": [each.view() for each in series.values()]}
-            )
+            message = b'{"job":%s,"series":[%s]}' % (to_json(job), self._take_series(job))
+            num_bytes = self.stream.publish(job, "points", message)
             self._points_due[job] = now + min(LONGEST_S, num_bytes / POINT_BYTES_PER_S)
         for job in [job for job, due in self._points_due.items() if due <= now]:
             del self._points_due[job]
+
+    def _take_series(self, job: str) -> bytes:
+        """Those that fit into a message, as JSON. The others stay and gather points: what comes later stands behind
+        them."""
+        waiting, room = self._points.pop(job), MAX_MESSAGE_BYTES - _FRAME_BYTES
+        taken: list[bytes] = []
+        for number, each in list(waiting.items()):
+            encoded = to_json(each.view())
+            room -= len(encoded) + 1
+            if room < 0:
+                break
+            taken.append(encoded)
+            del waiting[number]
+        if waiting and self.stream.is_followed(job):
+            self._points[job] = waiting
+        return b",".join(taken)
 
     @staticmethod
     def _take(noted: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -5,6 +5,7 @@ coordinator's operations. Blocking; for one thread at a time."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from everstep.coordinator.store.log_reader import Cursor, LogReader
 from everstep.coordinator.store.migrate import NEWEST, revision_of
 from everstep.coordinator.store.store import load_generation, load_roster
 from everstep.coordinator.store.tables import JOBS
-from everstep.errors import UNKNOWN, Refused, UsageError
+from everstep.errors import UNKNOWN, EverstepError, Refused, UsageError
 from everstep.record.about import ABOUT, FILES, LOGS, METRICS, STORE, RecordAbout, parse_about
 from everstep.record.log_search import check_query, log_query
 from everstep.record.store import MetricStore
@@ -131,6 +132,21 @@ class FinishedRecord:
         search = self._regex.searching(regex) if regex else None
         reader = LogReader(self.engine(LOGS))
         return reader.read(self.job, query, Cursor.parse(cursor), limit=limit, context=context, search=search)
+
+    def lacks_end(self) -> str:
+        """Why this may not be the last word about the job; empty: it is."""
+        if self.about.state or not (self.folder / STORE).exists() or self._is_over():
+            return ""
+        files = [self.folder / f"{name}{suffix}" for name in FILES for suffix in ("", "-wal")]
+        written_at = max(path.stat().st_mtime for path in files if path.exists())
+        then = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(written_at))
+        return f"as of {then}: it has no end, so its coordinator was killed, or the job is still running elsewhere"
+
+    def _is_over(self) -> bool:
+        try:
+            return self.roster().is_over
+        except EverstepError:  # metrics and logs can be read without it
+            return False
 
     # --- files ---
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from everstep import wire
 from everstep.coordinator.clock import Now
 from everstep.coordinator.datasets import JobDatasets
 from everstep.coordinator.job_band import JobBand
+from everstep.coordinator.job_orders import JobOrders
 from everstep.coordinator.roster import changes, replies
 from everstep.coordinator.roster.advance import advance, examine
 from everstep.coordinator.roster.facts import (
@@ -88,14 +88,9 @@ class CoordinatedJob:
         self._has_changed = asyncio.Event()
         self._look_at: float | None = 0.0
         self._examine_at: float | None = 0.0
-        self._workers_of: dict[str, list[str]] = defaultdict(list)
-        for worker in roster.workers.values():
-            self._workers_of[worker.agent].append(worker.worker)
-        self._told_orders: dict[str, replies.EncodedOrders] = {}
         # Starts from the time of day: a number from before a restart must not be mistaken for one of now.
         self._tell(replies.notice_of(roster, seen=time.time_ns() // 1000))
-        self._peers = replies.next_peers(roster, replies.Peers(seen=self._notice.watched.seen, all=[]))
-        self._orders_of = replies.Orders(roster, self._peers)
+        self._job_orders = JobOrders(roster, self._orders, self._notice.watched.seen)
         self._views: dict[bool, tuple[Roster, str, int, bytes]] = {}  # by whether they are brief, and of which state
         self._formed_replies = replies.FormedReplies(roster.generation)
         self.shards = JobDatasets(roster, ledgers, store, self.stop, self._lessee, grace_s=grace_s, now=now)
@@ -163,12 +158,11 @@ class CoordinatedJob:
             await self._keep(roster)  # else there is nothing to keep: others' changes need not hold it up
         report_s = report_interval_s(len(self.kept.nodes), self.roster.policy)
         deadline = now + min(report.wait_s, report_s) * random.uniform(AT_LEAST, 1.0)
-        orders, told = self._orders_for(agent, report.incarnation), self._told_orders.get(agent)
+        orders, told = self._job_orders.of(agent, report.incarnation), self._job_orders.told(agent)
         while is_understood and orders.says_the_same_as(told) and self._now() < deadline:
             await self._orders.wait(deadline - self._now(), agent)
-            orders = self._orders_for(agent, report.incarnation)
-        self._told_orders[agent] = orders
-        return orders.encode(self._peers, report.peers_seen, report_s, wants_all=not is_understood)
+            orders = self._job_orders.of(agent, report.incarnation)
+        return self._job_orders.tell(agent, orders, report.peers_seen, report_s, wants_all=not is_understood)
 
     def may_be_gone(self, agent: str, report: wire.AgentReport, *, is_cut: bool = False) -> None:
         """An agent's connection ended between two of its reports: it ended, or opens another for the next one. Or it
@@ -317,17 +311,6 @@ class CoordinatedJob:
             return wire.Left(is_released=False, is_closed=True, reason=f"needed again: {self.reason}")
         return None
 
-    def _orders_for(self, agent: str, incarnation: str) -> replies.EncodedOrders:
-        told = self._told_orders.get(agent)
-        if told is not None and told.roster is self.kept and told.incarnation == incarnation:
-            return told
-        if self._orders_of.roster is not self.kept:
-            self._peers = replies.next_peers(self.kept, self._peers)
-            self._orders_of = replies.Orders(self.kept, self._peers)
-        workers = [self.kept.workers[name] for name in self._workers_of[agent]]
-        orders = self._orders_of.of(agent, incarnation, workers)
-        return replies.EncodedOrders(self.kept, incarnation, orders)
-
     # --- changing, deciding, keeping, telling ---
 
     def _change(self, roster: Roster) -> None:
@@ -410,14 +393,12 @@ class CoordinatedJob:
 
     def _tell_all(self, roster: Roster, num_changes: int) -> None:
         before, self.kept, self._num_kept = self.kept, roster, num_changes
-        for worker in list(roster.workers.values())[len(before.workers) :]:  # none is ever taken out
-            self._workers_of[worker.agent].append(worker.worker)
         if roster.generation is not before.generation:
             self._formed_replies = replies.FormedReplies(roster.generation)
             self._forming.ring()
         if roster.is_over and not before.is_over:
             self._forming.ring()
-        self._tell_agents(before, roster)
+        self._job_orders.follow(before, roster)
         if roster is not before:
             self._leaving.ring()
             self.shards.look(roster)
@@ -427,16 +408,6 @@ class CoordinatedJob:
             self._news.ring()
         self._answer_kept()
         emit_changes(before, roster)
-
-    def _tell_agents(self, before: Roster, roster: Roster) -> None:
-        """Orders depend on the attempt, which concerns all agents, and on an agent's own workers."""
-        is_for_all = roster.attempt is not before.attempt or roster.is_regrouping != before.is_regrouping
-        if is_for_all or roster.is_over:
-            self._orders.ring()
-        elif roster.workers is not before.workers:
-            known = before.workers
-            for agent in {each.agent for name, each in roster.workers.items() if known.get(name) is not each}:
-                self._orders.ring_for(agent)
 
     def _tell(self, notice: replies.Notice) -> None:
         self._notice = notice

@@ -12,7 +12,7 @@ from dataclasses import asdict, fields
 from everstep import wire
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.metrics import Metrics
-from everstep.coordinator.store.store import Store
+from everstep.coordinator.store.store_reader import StoreReader
 from everstep.errors import Refused
 from everstep.wire.metrics import MOST_SERIES, SYSTEM
 
@@ -23,10 +23,11 @@ _SORTED_BY = {each.name for each in fields(wire.JobSummary)}
 
 
 class JobListing:
-    def __init__(self, store: Store, jobs: Mapping[str, CoordinatedJob], metrics: Metrics) -> None:
+    def __init__(self, reader: StoreReader, jobs: Mapping[str, CoordinatedJob], metrics: Metrics) -> None:
         """`jobs`: those in memory, which change."""
-        self._store, self._jobs, self._metrics = store, jobs, metrics
+        self._reader, self._jobs, self._metrics = reader, jobs, metrics
         self._others: dict[str, wire.JobSummary] | None = None  # as they were kept; None: not read yet
+        self._meanwhile: dict[str, wire.JobSummary | None] = {}  # what changed while they were read; None: removed
         self._reading = asyncio.Lock()
 
     async def find(
@@ -43,14 +44,21 @@ class JobListing:
         return wire.JobList(jobs=found[start : start + limit], num_found=len(found), num_jobs=len(rows))
 
     def keep(self, summary: wire.JobSummary) -> None:
-        """Of a job that is no longer in memory, but still in the store."""
-        if self._others is not None:
-            self._others[summary.job] = summary
+        """Of a job that leaves the memory and stays in the store."""
+        self._note(summary.job, summary)
 
     def forget(self, job: str) -> None:
-        """It is no longer in the store."""
-        if self._others is not None:
+        """It has left the store."""
+        self._note(job, None)
+
+    def _note(self, job: str, summary: wire.JobSummary | None) -> None:
+        if self._others is None:
+            if self._reading.locked():
+                self._meanwhile[job] = summary
+        elif summary is None:
             self._others.pop(job, None)
+        else:
+            self._others[job] = summary
 
     async def about(self, job: CoordinatedJob) -> wire.JobAbout:
         roster = job.kept
@@ -68,14 +76,15 @@ class JobListing:
         )
 
     async def band(self, job: str, after: int, limit: int) -> wire.Band:
-        marks = await self._store.in_thread(lambda: self._store.marks(job, after, limit))
+        marks = await self._reader.marks(job, after, limit)
         return wire.Band(marks=marks, last=marks[-1].number if marks else after)
 
     async def _all(self) -> list[wire.JobSummary]:
         async with self._reading:
             if self._others is None:
-                kept = await self._store.in_thread(self._store.summaries)
-                self._others = {each.job: each for each in kept}
+                found = {each.job: each for each in await self._reader.summaries()} | self._meanwhile
+                self._others = {job: each for job, each in found.items() if each is not None}
+                self._meanwhile.clear()
         others = [each for name, each in self._others.items() if name not in self._jobs]
         return [*others, *(job.summary() for job in self._jobs.values())]
 

@@ -26,7 +26,7 @@ _MOST_AT_ONCE = 100  # the rest waits for the next look
 
 class JobRetention:
     """`forget`: out of the memory, those that were over at the last look. `drop`: this one, also if calls read it.
-    `remove`: also from the store, which no longer knows it then."""
+    `remove`: also from the store, for good."""
 
     def __init__(
         self,

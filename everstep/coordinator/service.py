@@ -19,6 +19,7 @@ from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.store.log_store import LogStore
 from everstep.coordinator.store.store import Store, restored
+from everstep.coordinator.store.store_reader import StoreReader
 from everstep.coordinator.stream import LiveStream
 from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
@@ -40,7 +41,8 @@ class Service:
         self.logs = JobLogs(LogStore(store.url, store.epoch), self._turns, self.feed.note_lines)
         self._loop = asyncio.get_running_loop()
         self.metrics = Metrics(MetricStore(store.url, store.epoch, on_news=self._note_points))
-        self.listing = JobListing(store, self._jobs, self.metrics)
+        self._reader = StoreReader(store)
+        self.listing = JobListing(self._reader, self._jobs, self.metrics)
         self._over: set[str] = set()  # at the last look
         self.retention = JobRetention(
             store,
@@ -75,6 +77,7 @@ class Service:
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         await self.logs.close()
         await self.metrics.close()
+        self._reader.close()
         self._store.close()
 
     def job_at_hand(self, name: str) -> CoordinatedJob | None:
@@ -121,7 +124,7 @@ class Service:
         latest = (await self.job(name)).kept.generation
         found = latest if number == latest.number else None
         if 0 < number < latest.number:
-            found = await self._store.in_thread(lambda: self._store.generation(name, number))
+            found = await self._reader.generation(name, number)
         if found is None or number == 0:
             raise Refused(f"job {name} has no generation {number}", status=UNKNOWN, code="generation-unknown")
         return generation_view(found)

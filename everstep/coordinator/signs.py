@@ -100,7 +100,7 @@ class WorkerSigns:
         return is_known or report.after == 0
 
     def forget(self, agent: str) -> None:
-        """Called when an agent no longer vouches for any worker."""
+        """Called when an agent stops vouching for all of its workers."""
         if voucher := self._vouchers.pop(agent, None):
             assert voucher.timer is not None
             voucher.timer.cancel()

@@ -19,6 +19,7 @@ from everstep.wire import to_json
 
 LIST = ""  # the topic of the list of jobs: never the name of a job
 MAX_TOPIC_BYTES = 1 << 19
+MAX_MESSAGE_BYTES = MAX_TOPIC_BYTES // 4  # so that all kinds of a moment fit, and only who is slow falls behind
 MOST_TOPICS = 200
 KEPT_S = 60.0  # that a topic continues without a reader, who may come back
 MAX_TAKEN_BYTES = 1 << 18  # at a time
@@ -55,26 +56,21 @@ class LiveStream:
         return [*self._topics]
 
     def publish(self, topic: str, event: str, data: Any) -> int:
-        """Returns the bytes of the message. `wake` makes readers look."""
+        """Returns the bytes of the message. Instead of one that is too large, readers get the word to load the topic
+        again. `wake` makes readers look."""
         if (found := self._topics.get(topic)) is None:
             return 0
         self._number += 1
         self._taken.clear()
         message = encode(event, data, self.last_id)
+        if len(message) > MAX_MESSAGE_BYTES:
+            message = encode("reload", _again([topic]), self.last_id)
         found.messages.append((self._number, message))
         found.num_bytes += len(message)
         while found.num_bytes > MAX_TOPIC_BYTES:
             found.since, dropped = found.messages.popleft()
             found.num_bytes -= len(dropped)
         return len(message)
-
-    def skip(self, topic: str) -> None:
-        """Too much happened at once: all who read this must load it again."""
-        if (found := self._topics.get(topic)) is not None:
-            found.messages.clear()
-            self._taken.clear()
-            self._number += 1
-            found.since, found.num_bytes = self._number, 0
 
     def wake(self) -> None:
         if self._woken != self._number:
@@ -159,12 +155,11 @@ class Reader:
         found = [] if after is None else _later(after, (topics[name] for name in self.topics if name not in missed))
         said = [encode("hello", hello), *(message for _, message in found)]
         if missed:
-            again = {"jobs": [name for name in missed if name != LIST], "is_list": LIST in missed}
-            said.append(encode("reload", again, stream.last_id))
+            said.append(encode("reload", _again(missed), stream.last_id))
         return b"".join(said)
 
     def take(self) -> bytes | None:
-        """The new messages in order, some of them if there are many; None: some are no longer kept."""
+        """The new messages in order, some of them if there are many; None: some were dropped."""
         topics = [self._stream._topics[name] for name in self.topics]
         assert self._number is not None
         if any(topic.since > self._number for topic in topics):
@@ -201,7 +196,12 @@ def _later(number: int, topics: Iterable[_Topic]) -> list[tuple[int, bytes]]:
     return sorted(found)
 
 
+def _again(topics: Sequence[str]) -> dict[str, Any]:
+    """What a reader must load again."""
+    return {"jobs": [name for name in topics if name != LIST], "is_list": LIST in topics}
+
+
 def encode(event: str, data: Any, number: str = "") -> bytes:
-    """As server-sent events have it; JSON has no newline in it."""
-    named = f"id: {number}\n" if number else ""
-    return f"event: {event}\n{named}data: ".encode() + to_json(data) + b"\n\n"
+    """As server-sent events have it; JSON has no newline in it. `data`: also as JSON already."""
+    named, encoded = f"id: {number}\n" if number else "", data if isinstance(data, bytes) else to_json(data)
+    return f"event: {event}\n{named}data: ".encode() + encoded + b"\n\n"

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def die_if_failed(task: asyncio.Task[None]) -> None:
-    """A coordinator that can no longer decide must not pretend to: everything is in the store for the next one."""
+    """A coordinator that cannot decide must not pretend to: everything is in the store for the next one."""
     if not task.cancelled() and (error := task.exception()):
         die("the coordinator failed and stops", error)
 

@@ -298,7 +298,7 @@ class Leases:
             if not (request.generation and message.done):
                 raise
         # A later generation has reported what was committed before it. The rest is reported again in that one, which
-        # this worker is yet to join; unless it is no longer in the job: then this call is refused too.
+        # this worker is yet to join; unless it has left the job: then this call is refused too.
         name = incarnation.current()
         number = _next_request(name, self._dataset)
         rest = replace(request, incarnation=name, request=number, done=[], settles=False, wants=0)

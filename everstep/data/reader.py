@@ -1,8 +1,8 @@
 """Read micro-batches ahead by torch's DataLoader, and follow the plan: what a new generation needs, and nothing else.
 
 torch's loader asks for batches of indices as it goes and gives the data back in the same order. Batches
-that are no longer needed are dropped when they arrive; the ones needed instead are requested next. Worker processes
-stay."""
+that turn out not to be needed are dropped when they arrive; the ones needed instead are requested next. Worker
+processes stay."""
 
 from __future__ import annotations
 

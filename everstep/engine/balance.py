@@ -16,7 +16,7 @@ from everstep.events import emit
 
 log = logging.getLogger("everstep")
 
-SURE_AFTER = 5  # consecutive steps before a worker is called slow, or no longer slow
+SURE_AFTER = 5  # consecutive steps before a worker is called slow, or as quick as the others
 
 
 class Balance:

@@ -38,7 +38,7 @@ class DeviceLink:
         """`is_exact`: the kind of sums to connect for; `name`: tells the links of one group apart."""
         self.device, self.backend, self.is_exact = device, backend, is_exact
         self.lane = borrow_lane(device)  # for small sums, before the first step
-        self.is_ended = False  # True: it no longer touches memory
+        self.is_ended = False  # True: it touches no memory
         self.error = ""  # why it failed, unless it was aborted first
         self._group, self._name = group, name
         self._attempt = GroupForming()

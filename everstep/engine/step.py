@@ -8,18 +8,18 @@ asked for, at the end of backward, and in `gather`. Knows nothing of the doors a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from everstep.engine.agreed_values import Agreed, weighted_mean
 from everstep.engine.leaf_sums import Target
 from everstep.engine.plan import MicroBatch
-from everstep.engine.pulse import STEPS, Header, Pulse, PulseDecision, decide_pulse, in_order
+from everstep.engine.pulse import PulseDecision, decide_pulse, in_order
 from everstep.engine.registry import Registry
 from everstep.engine.regroup import MakeMembership, Regrouping
 from everstep.engine.rehearsal import Rehearsal
 from everstep.engine.seeds import micro_batch_seed, seed_everything
+from everstep.engine.step_report import header_of, pulse_of
 from everstep.engine.step_sum import Summed
 from everstep.engine.step_work import Integrity, StepWork
 from everstep.engine.world import REHEARSAL, World
@@ -256,20 +256,8 @@ class Engine:
         """Send what is complete, and what becomes so while backward runs."""
         work, group = self.work, self.regrouping.group
         assert work.plan is not None and group is not None
-        mine = set(work.plan.micro_batches(self.world.rank))
-        weights = tuple(
-            work.weights[micro_batch] if micro_batch in mine else -1.0 for micro_batch in range(work.num_micro_batches)
-        )
         self._note = work.data.note()
-        header = Header(
-            generation=self.world.generation,
-            step=self.step,
-            kind=STEPS,
-            place=work.data.place(),
-            weights=weights,
-            note_bytes=len(self._note),
-        )
-        work.sum.launch(group, work.plan, target, header, work.buffers)
+        work.sum.launch(group, work.plan, target, header_of(work, self.world, self._note), work.buffers)
 
     def _backward_ended(self) -> None:
         self._keep_buffers()
@@ -334,28 +322,12 @@ class Engine:
                     self._launch(None)
 
     def _finish_sum(self) -> Summed:
-        work = self.work
+        work, regrouping = self.work, self.regrouping
         if self.world.size == 1:
             self._note = work.data.note()
             total = in_order(work.weights[micro_batch] for micro_batch in range(work.num_micro_batches))
-            return work.sum.finish_alone(self._pulse(), total, work.buffers)
-        return work.sum.finish(is_closed=self.regrouping.is_closed, pulse=self._pulse())
-
-    def _pulse(self) -> Pulse:
-        work = self.work
-        return Pulse(
-            generation=self.world.generation,
-            step=self.step,
-            wants_regroup=self.regrouping.membership.newcomers > 0,
-            is_leaving=self.regrouping.is_asked_to_leave,
-            wants_check=work.comparison.is_due(time.monotonic(), is_first=self.world.rank == 0),
-            settings=work.comparison.settings,
-            weights=work.comparison.weights,
-            used=work.gradients.used_parameters(),
-            micro_batch_s=work.balance.pace.micro_batch_s,
-            sum_s=work.balance.pace.sum_s,
-            note=work.data.last_note(self._note),
-        )
+            return work.sum.finish_alone(pulse_of(work, regrouping, self._note), total, work.buffers)
+        return work.sum.finish(is_closed=regrouping.is_closed, pulse=pulse_of(work, regrouping, self._note))
 
     # --- the update ---------------------------------------------------------------------------------------
 

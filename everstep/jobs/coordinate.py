@@ -114,7 +114,7 @@ def _recorded(
         lambda: Coordinator(url, env.read_token(files.token), order.job),
         agent="coordinator",
         directory=files.directory,
-        masks=Masks(),
+        masks=Masks(_hidden(order, files.directory)),
         say=say,
     )
 

@@ -20,6 +20,7 @@ from everstep.checkpoint.policy import Found
 from everstep.errors import EverstepError, StorageUnreachable
 from everstep.job_file.order import NodeOrder, is_for_storage
 from everstep.record.about import ABOUT, FILES, CopiedFile, RecordAbout
+from everstep.record.argument_masks import mask_urls, masked_arguments, secret_values
 from everstep.record.log_masks import Masks
 from everstep.storage import private_file
 from everstep.storage.base import Storage, open_storage
@@ -40,8 +41,10 @@ def place_beside(checkpoints: str, job: str) -> str:
 
 def configuration_of(order: NodeOrder, hidden: Iterable[str] = ()) -> dict[str, Any]:
     """The order, but for values that may be secret. `hidden`: known values of secrets, masked wherever they are."""
+    values = [*hidden, *secret_values(order.env)]
     told = {**asdict(order), "env": sorted(order.env), "secrets": list(order.secrets)}
-    return {name: _masked(value, Masks(hidden)) for name, value in told.items()}
+    shown = {name: _masked(value, Masks(values)) for name, value in told.items()}
+    return shown | {"args": masked_arguments(order.args, values), "setup": [mask_urls(line) for line in shown["setup"]]}
 
 
 def _masked(value: Any, masks: Masks) -> Any:

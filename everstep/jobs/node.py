@@ -142,7 +142,7 @@ def _hidden(order: NodeOrder, say: Say) -> tuple[str, ...]:
 
 
 def forget_secrets(say: Say) -> None:
-    """The job is over: its nodes no longer need the secrets in a bucket."""
+    """The job is over: no node needs the secrets in a bucket."""
     place = env.value(env.SECRETS_FILE)
     if place is None or "://" not in place:
         return

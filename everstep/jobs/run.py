@@ -40,6 +40,7 @@ from everstep.launcher.worker_files import WorkerFiles
 from everstep.page.address import show_page
 from everstep.process import ENDED
 from everstep.record.about import ABOUT, CANCELED, FAILED, STORE, SUCCEEDED, RecordAbout
+from everstep.record.argument_masks import masked_arguments, secret_values
 from everstep.record.log_masks import Masks
 from everstep.wire import Policy, to_json
 from everstep.wire.tokens import parse_tokens
@@ -74,7 +75,10 @@ def run_job(
         if taken_up is not None:
             display.say(f"job {job} was not over: continuing it with its previous options")
         display.follow_events(events)
-        shown: dict[str, Any] = {"command": list(command), "workers": num_workers}
+        shown: dict[str, Any] = {
+            "command": masked_arguments(command, secret_values(env.everything())),
+            "workers": num_workers,
+        }
         create_job(url, token, job, name=name, policy=policy, config=shown)
         display.say(f"job {job}, logs in {directory}")
         if options.page:  # before anything that is said also goes to the job's log: the address has a code in it

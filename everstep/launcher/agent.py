@@ -25,16 +25,9 @@ from everstep.events import emit
 from everstep.ipc.event_loop import EventLoop
 from everstep.ipc.progress_page import allocate
 from everstep.launcher.cleanup import Sweeper
-from everstep.launcher.decisions import (
-    TOLD_AFTER_S,
-    JobEnd,
-    Verdict,
-    WorkerEnd,
-    decide_replacement,
-    decide_verdict,
-    whom_we_wait_for,
-)
+from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict
 from everstep.launcher.known_states import Sighting
+from everstep.launcher.late_workers import LateWorkers
 from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_environment
 from everstep.launcher.probe import Probe
@@ -118,8 +111,7 @@ class Agent:
         self._is_ending_attempt = False
         self._is_regrouping = False
         self._told_why = ""
-        self._ended_at = 0.0  # when the last thing ended here, worker or job …
-        self._told_wait = ""  # … and the line said since about workers that have not
+        self._late = LateWorkers(node.agent, say)
         self._signal_number: int | None = None
         self._job: JobEnd | None = None
         self._failure: EverstepError | None = None
@@ -277,7 +269,7 @@ class Agent:
         self._report_exit(worker, ended.code)  # first of all: the others wait for nothing else
         self._sweeper.forget(worker.child.pid)
         del self._workers[name]
-        self._ended_at, self._told_wait = time.monotonic(), ""
+        self._late.note_end()
         end = worker.end_with(ended)
         self._ends.append(end)
         if worker.place.order.max_restarts == 0:
@@ -342,7 +334,7 @@ class Agent:
         self._follow_attempt(orders)
         if orders.is_ended and self._job is None and self._signal_number is None:
             self._is_ending = True
-            self._ended_at, self._told_wait = time.monotonic(), ""
+            self._late.note_end()
             self._job = JobEnd(is_finished=not orders.reason, stop_reason=orders.reason)
             if orders.reason:
                 self._say(f"the job was stopped: {orders.reason}")
@@ -373,22 +365,12 @@ class Agent:
             not self._is_regrouping and any(end.attempt == self._attempt for end in self._ends)
         )
         is_busy = self._awaited or self._due or self._is_ending_attempt
-        is_late = time.monotonic() - self._ended_at >= TOLD_AFTER_S
-        return has_ended and is_late and not self._told_wait and not is_busy
+        return has_ended and self._late.is_due() and not is_busy
 
     def _tell_wait(self, view: JobView) -> None:
-        """Once after each end."""
-        if not self._wants_view():
-            return
-        self._told_wait = whom_we_wait_for(
-            view,
-            agent=self._node.agent,
-            running={name: worker.child.pid for name, worker in self._workers.items()},
-            is_regrouping=self._is_regrouping,
-            since_s=time.monotonic() - self._ended_at,
-        )
-        if self._told_wait:
-            self._say(self._told_wait)
+        if self._wants_view():
+            running = {name: worker.child.pid for name, worker in self._workers.items()}
+            self._late.tell(view, running, is_regrouping=self._is_regrouping)
 
     def _dismiss_late(self) -> None:
         """The job is done. A worker that is still starting, and has done no step while others have, is not needed."""

@@ -116,7 +116,7 @@ class JobDisplay:
             self._console.print(err=[self._said.popleft()])
 
     def follow(self, worker: str, local_rank: int, files: WorkerFiles, is_alive: Callable[[], bool]) -> None:
-        """Show a worker whose log files exist, until it is no longer alive."""
+        """Show a worker whose log files exist, as long as it is alive."""
         self._boards[worker] = files.board
         for number, path in ((STDOUT, files.stdout), (STDERR, files.stderr)):
             is_shown = self._shown.has(local_rank, number)

@@ -21,6 +21,7 @@ from everstep.wire import LogChunks
 log = logging.getLogger("everstep")
 
 LOOK_S = 30.0
+_FIRST_S = 1.0  # until the first look: most runs are short, and their folder should not grow either
 _DAY_S = 86_400.0
 _END_S = 1.0  # a call may be under way
 _PIECE_BYTES = 1 << 20
@@ -58,7 +59,7 @@ class NodeBounds:
 
     def _run(self) -> None:
         most_bytes = 0
-        while not self._is_closing.wait(LOOK_S):
+        while not self._is_closing.wait(LOOK_S if most_bytes else _FIRST_S):
             try:
                 if not most_bytes:
                     with self._connect() as coordinator:

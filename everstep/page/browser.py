@@ -63,6 +63,13 @@ def set_cookie(name: str, value: str, max_age_s: int, *, is_secure: bool) -> tup
     return b"set-cookie", text.encode()
 
 
+def comes_by_tls(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether the browser speaks TLS, to a proxy in front of us: its own word, or the proxy's. Believed only for what
+    makes a cookie safer: a false word costs its sender nothing but their own session."""
+    proxied = headers.get(b"x-forwarded-proto", b"").partition(b",")[0].strip().lower()  # the first is the browser's
+    return headers.get(b"origin", b"").startswith(b"https://") or proxied == b"https"
+
+
 def cookie_name(headers: Mapping[bytes, bytes]) -> str:
     """Browsers do not tell the ports of a host apart: without the port in it, two coordinators on one machine would
     end each other's sessions."""

@@ -119,7 +119,7 @@ class Mark:
     reason: str = ""
     size: int = 0  # of a generation that is formed …
     joined: list[str] = field(default_factory=list)  # … who the one before did not have …
-    parted: list[str] = field(default_factory=list)  # … and whom it no longer has
+    parted: list[str] = field(default_factory=list)  # … and who has left since that one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

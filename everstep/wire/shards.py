@@ -97,7 +97,7 @@ class RefusedPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leased:
-    leases: list[Lease]  # all that this worker holds now; any other lease is no longer its own
+    leases: list[Lease]  # all that this worker holds now; any other lease is not its own
     refused: list[RefusedPart]
     give_back: list[int]  # leases whose remaining samples others need: return the rest
     is_end: bool  # all samples of all epochs are done

@@ -57,3 +57,15 @@ def test_a_coordinator_is_measured_at_rest_and_when_a_worker_dies() -> None:
     assert (report["nodes"], report["workers"]) == (4, 32)
     assert 0 < report["told_s"] <= report["formed_s"] and report["rss_mb"] > 0
     assert report["coordinator_cores"] >= 0 and report["report_p99_s"] >= 0  # the run is too short for figures
+
+
+def test_metrics_heartbeats_and_searches_are_in_one_report() -> None:
+    small = ("--workers", "20", "--seconds", "1", "--readers", "3", "--points", "20000", "--log-mb", "12")
+    report = run("metrics.py", *small)
+
+    asked = "points_per_s heartbeat_p99_s plot_1e6_s log_search_10mb_s log_search_1gb_first_s reader_heartbeat_p99_s"
+    assert all(report[name] > 0 for name in asked.split())
+    assert (report["readers"], report["readers_cut"]) == (3, 0)
+    for each in ("", "quiet_", "reader_"):
+        own_s, starved_s = report[f"{each}heartbeat_p99_own_s"], report[f"{each}heartbeat_p99_starved_s"]
+        assert own_s >= 0 and abs(own_s + starved_s - report[f"{each}heartbeat_p99_s"]) < 1e-5

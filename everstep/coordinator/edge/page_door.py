@@ -109,7 +109,7 @@ class PageDoor:
         if self._store is not None:
             try:
                 await self._store.keep_session(session, evicted)
-            except BaseException:
+            except BaseException:  # also if its caller goes away: no session may be left that no one has
                 self._sessions.take_back(session, code)
                 raise
         self._sessions.evicted = [each for each in self._sessions.evicted if each not in evicted]
@@ -129,8 +129,8 @@ class PageDoor:
 
 
 def _cookie(scope: Scope, headers: dict[bytes, bytes], value: str, age_s: int) -> Header:
-    name = browser.cookie_name(headers)
-    return browser.set_cookie(name, value, age_s, is_secure=scope["scheme"] == "https")
+    is_secure = scope["scheme"] == "https" or browser.comes_by_tls(headers)
+    return browser.set_cookie(browser.cookie_name(headers), value, age_s, is_secure=is_secure)
 
 
 def _view(session: Session) -> wire.SessionView:

@@ -165,8 +165,7 @@ class RecordAnswers:
             (found,) = load_summaries(connection, [self._job])
         if found.state in (FINISHED, STOPPED):
             return found
-        reason = "this record has no end of the job: its coordinator was killed, or the job is still running"
-        return replace(found, state=STOPPED, reason=reason)
+        return replace(found, state=STOPPED, reason=f"a record {self._record.lacks_end() or 'without an end'}")
 
     def _policy(self) -> dict[str, Any]:
         return asdict(self._record.roster().policy)

@@ -45,7 +45,7 @@ def finish(roster: Roster, reason: str) -> Roster:
 
 
 def form(roster: Roster, generation: Generation, now: float) -> Roster:
-    """The next generation begins: its members no longer wait; the others' arrivals and wishes stand."""
+    """The next generation begins: its members have what they waited for; the others' arrivals and wishes stand."""
     if generation.number != roster.generation.number + 1 or roster.generation.is_open:
         raise AssertionError(f"generation {generation.number} cannot follow {roster.generation}")
     return replace(

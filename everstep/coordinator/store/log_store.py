@@ -213,7 +213,7 @@ class LogStore:
                 if connection.scalar(select(LOG_OWNER.c.epoch).with_for_update()) != self._epoch:
                     raise _taken()
                 yield connection
-        except BaseException as error:
+        except Exception as error:
             self._totals.clear()  # a commit that failed may have taken place: read them again
             if not isinstance(error, SQLAlchemyError | OverflowError):
                 raise

@@ -38,7 +38,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from everstep.coordinator.roster.facts import Attempt, Generation, Node, NodePart, Roster, Worker
 from everstep.coordinator.roster.summary import PastFacts
 from everstep.coordinator.shards.ledger import Rows
-from everstep.coordinator.store.mark_rows import load_marks, load_past, load_summaries, mark_rows
+from everstep.coordinator.store.mark_rows import load_past, mark_rows
 from everstep.coordinator.store.migrate import bring_up_to_date
 from everstep.coordinator.store.tables import (
     BAD_SHARDS,
@@ -59,7 +59,7 @@ from everstep.errors import UsageError
 from everstep.page.sessions import Session
 from everstep.storage.database import StoreError, StoreTaken, open_engine, sqlite_path, upsert, words
 from everstep.waiting import wait_until
-from everstep.wire import JobSummary, Mark, Member, Policy
+from everstep.wire import Mark, Member, Policy
 
 T = TypeVar("T")
 
@@ -162,15 +162,10 @@ class Store:
         ) as error:  # OverflowError: sqlite3's own, for a number it has no room for
             raise StoreError(f"the store did not keep a change: {words(error)}", code="store-not-written") from None
 
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        try:
-            with self._engine.begin() as connection:
-                if connection.scalar(select(OWNER.c.epoch)) != self.epoch:
-                    raise _taken()
-                yield connection
-        except SQLAlchemyError as error:
-            raise StoreError(f"the store cannot be read: {words(error)}", code="store-not-read") from None
+    def read(self, query: Callable[[Connection], T]) -> T:
+        """In one transaction."""
+        with reading(self._engine, self.epoch) as connection:
+            return query(connection)
 
     def save(self, before: Roster | None, after: Roster, marks: Sequence[Mark] = ()) -> None:
         """Write what differs, with the marks that it leaves on the band of workers."""
@@ -184,31 +179,15 @@ class Store:
             _save_generation(connection, before.generation if before else Generation(), after)
 
     def load(self, job: str) -> Roster | None:
-        with self._reading() as connection:
-            return load_roster(connection, job)
-
-    def generation(self, job: str, number: int) -> Generation | None:
-        with self._reading() as connection:
-            return load_generation(connection, job, number)
-
-    def marks(self, job: str, after: int, limit: int) -> list[Mark]:
-        with self._reading() as connection:
-            return load_marks(connection, job, after, limit)
+        return self.read(lambda connection: load_roster(connection, job))
 
     def past(self, job: str) -> tuple[int, PastFacts]:
         """The number of the job's latest mark, and what its marks tell."""
-        with self._reading() as connection:
-            return load_past(connection, job)
-
-    def summaries(self, jobs: Sequence[str] = ()) -> list[JobSummary]:
-        """Of these jobs, or of all, as they were kept last."""
-        with self._reading() as connection:
-            return load_summaries(connection, jobs)
+        return self.read(lambda connection: load_past(connection, job))
 
     def sessions(self) -> list[Session]:
         """Those of the page that are open."""
-        with self._reading() as connection:
-            return [Session(**row) for row in _find(connection, PAGE_SESSIONS)]
+        return [Session(**row) for row in self.read(lambda connection: _find(connection, PAGE_SESSIONS))]
 
     async def keep_session(self, session: Session, evicted: Sequence[Session] = ()) -> None:
         """`evicted`: those that made room for it."""
@@ -259,14 +238,25 @@ class Store:
 
     def load_ledgers(self, job: str) -> list[Rows]:
         tables = (DATASETS, HOLDERS, WAITING_LEASES, BAD_SHARDS)
-        with self._reading() as connection:
-            kept = {table.name: _find(connection, table, job=job) for table in tables}
+        kept = self.read(lambda connection: {table.name: _find(connection, table, job=job) for table in tables})
         found: dict[str, dict[str, list[dict[str, Any]]]] = {}
         for name, rows in kept.items():
             for row in rows:
                 dataset = row.pop("dataset")
                 found.setdefault(dataset, {table: [] for table in kept})[name].append(row)
         return [Rows(dataset=dataset, kept=rows) for dataset, rows in found.items()]
+
+
+@contextmanager
+def reading(engine: Engine, epoch: int) -> Iterator[Connection]:
+    """One transaction, while the store is that of the coordinator with this epoch."""
+    try:
+        with engine.begin() as connection:
+            if connection.scalar(select(OWNER.c.epoch)) != epoch:
+                raise _taken()
+            yield connection
+    except SQLAlchemyError as error:
+        raise StoreError(f"the store cannot be read: {words(error)}", code="store-not-read") from None
 
 
 # --- rows and statements ---

@@ -181,6 +181,28 @@ def test_with_tls_the_cookie_never_travels_in_the_open(tmp_path, server_class, m
     server.stop()
 
 
+@pytest.mark.parametrize(
+    ("told", "is_secure"),
+    [
+        ({"x-forwarded-proto": "https"}, True),
+        ({"x-forwarded-proto": "HTTPS, http"}, True),  # two proxies: the first is the one that the browser reaches
+        ({"x-forwarded-proto": "http, https"}, False),
+        ({"x-forwarded-proto": "http"}, False),
+        ({"origin": "https://{host}"}, True),  # of the browser itself: the proxy adds no header
+        ({"origin": "http://{host}"}, False),
+    ],
+)
+def test_nor_does_it_behind_a_proxy_that_adds_the_tls(server, told, is_secure):
+    told = {name: value.format(host=server.url.partition("://")[2]) for name, value in told.items()}
+    url = f"{server.url}/v1/session"
+    opened = httpx.post(url, json={"token": "of-a-reader"}, headers={**PAGE, **told})
+    cookie = {"cookie": opened.headers["set-cookie"].partition(";")[0]}
+    closed = httpx.delete(url, headers={**PAGE, **told, **cookie})
+    for answer in (opened, closed):
+        assert answer.status_code == 200
+        assert answer.headers["set-cookie"].endswith("; Secure") is is_secure
+
+
 def test_every_reply_to_a_browser_has_the_headers_that_keep_others_out(server, browser):
     browser.open(token="of-a-reader")
     answers = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def test_a_submitted_job_is_searched_while_it_runs_and_when_it_is_over(shell: Sh
         ]
         around = shell.type("logs", job_id, "--regex", "^step 2$", "--context", 1).splitlines()
         assert [line.partition(" | ")[2] for line in around] == ["[w0] step 1", "[w0] step 2", "[w0] step 3"]
+        _its_folder_leads_to_its_coordinator(shell, tmp_path / "runs" / job_id)
         (tmp_path / "enough").touch()
         shell.type("watch", job_id)
         follower.until(lambda: follower.process.wait(0) is not None, "its end")
@@ -91,6 +93,21 @@ def test_a_submitted_job_is_searched_while_it_runs_and_when_it_is_over(shell: Sh
     for text in (*shown, kept):
         assert SECRET not in text
         assert base64.b64encode(SECRET.encode()).decode().rstrip("=") not in text
+
+
+def _its_folder_leads_to_its_coordinator(shell: Shell, folder: Path) -> None:
+    """As long as the job runs; a copy says from when it is."""
+    shell.type("page", folder, "--no-browser")
+    assert (folder / "coordinator.url").read_text().strip() in shell.last.stdout + shell.last.stderr
+    assert len(steps(shell.type("logs", folder, "--grep", "step 3"))) == 11
+    assert "as of 20" not in shell.last.stderr
+
+    copy = folder.with_name("copy")
+    copy.mkdir()
+    for path in folder.glob("coordinator*"):
+        shutil.copy(path, copy)
+    assert len(steps(shell.type("logs", copy, "--grep", "step 3"))) == 11
+    assert "as of 20" in shell.last.stderr and "still running elsewhere" in shell.last.stderr
 
 
 def test_the_last_lines_of_a_worker_that_failed_are_shown_without_secrets(shell: Shell, tmp_path: Path) -> None:
@@ -117,6 +134,20 @@ def test_a_run_that_failed_has_its_log(shell: Shell, tmp_path: Path) -> None:
     assert "step 7" in shell.type("logs", "trial", "--grep", "step 7")
     assert "no line matches" in errors_of(shell, "logs", "trial", "--grep", "nothing of the kind", is_good=True)
     assert "w0 ended: exit code 3" in shell.type("logs", "trial", "--regex", "ended: .*3")
+    assert "no line matches" in errors_of(shell, "logs", "trial", "--until", "1h", is_good=True)
+
+
+def test_what_is_secret_in_the_arguments_of_a_run_is_in_no_record_of_it(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "quiet.py").write_text("pass")
+    typed = ("--api-key", "open-sesame", f"--login={SECRET}", "--store=s3://me:swordfish@host/x", "--epochs", 3)
+    shell.type("run", "--job", "trial", "quiet.py", *typed)
+
+    told = json.loads((tmp_path / "runs" / "trial" / "record.json").read_text())["configuration"]["command"]
+    assert told[-6:] == ["--api-key", "***", "--login=***", "--store=s3://me:***@host/x", "--epochs", "3"]
+    for path in (tmp_path / "runs" / "trial").rglob("*"):
+        if path.is_file():
+            kept = path.read_bytes()
+            assert not any(value in kept for value in (b"open-sesame", SECRET.encode(), b"swordfish")), path
 
 
 def test_a_job_of_a_standing_coordinator_has_its_log_there(shell: Shell, tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+
+from sqlalchemy import Engine, event
 
 from everstep import wire
 from everstep.coordinator.feed import LONGEST_S, MOST_POINTS, JobFeed, _NewPoints
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
-from everstep.coordinator.stream import LiveStream
+from everstep.coordinator.stream import LIST, LiveStream
 from everstep.record.writing import SeriesNews
 
 
@@ -58,6 +61,36 @@ def test_a_job_that_reports_very_much_is_sent_less_often():
     assert asyncio.run(story()) == [1, 0, 0, 0, 1, 0, 0, 0]
 
 
+def test_more_series_than_fit_into_a_message_come_in_several_and_no_reader_is_cut():
+    """Each series has its turn, with all points that it got meanwhile."""
+
+    async def story():
+        now = [0.0]
+        stream = LiveStream(1)
+        feed = JobFeed(stream, lambda _job: None, list, now=lambda: now[0])
+        reader = stream.open_reader(["job"], "")
+        reader.begin(is_new=True)
+        names = [f"layer {n}/{'gradient' * 20}" for n in range(5000)]
+        told = dict.fromkeys(names, 0)
+        for step in range(40):
+            if step < 2:
+                feed.note_points(
+                    [SeriesNews("job", n, name, 1, None, [(step, 0.0, 1.0)]) for n, name in enumerate(names)]
+                )
+            feed.tick()
+            said = reader.take()
+            assert said is not None and b"event: reload" not in said
+            for line in said.splitlines():
+                if line.startswith(b"data: "):
+                    for each in json.loads(line[6:])["series"]:
+                        told[each["name"]] += len(each["steps"])
+            now[0] += LONGEST_S
+        feed.close()
+        return set(told.values())
+
+    assert asyncio.run(story()) == {2}
+
+
 def test_points_are_noted_while_the_only_reader_is_away(tmp_path):
     """It comes back with the last number that it has, and misses nothing."""
 
@@ -76,6 +109,37 @@ def test_points_are_noted_while_the_only_reader_is_away(tmp_path):
 
     said = asyncio.run(story())
     assert b'"steps":[7]' in said and b"event: reload" not in said
+
+
+def test_a_reader_costs_no_query(tmp_path):
+    """The list of jobs, a job, its marks, points and lines: all come from memory."""
+
+    async def story():
+        service = Service(Store(str(tmp_path / "db")))
+        service.feed.close()  # ticks come by hand
+        await service.create("job", wire.JobSpec())
+        statements = []
+
+        def note(*given):
+            statements.append(given[2])
+
+        event.listen(Engine, "before_cursor_execute", note)
+        readers = [service.stream.open_reader([LIST, "job"], "") for _ in range(20)]
+        for reader in readers:
+            reader.begin(is_new=True)
+        service.feed.tick()
+        service.feed.note_points([SeriesNews("job", 1, "loss", 1, None, [(7, 0.0, 1.0)])])
+        service.feed.note_marks("job", [wire.Mark(number=2, time=0.0, step=0, kind="died")])
+        service.feed.note_lines("job", 3)
+        service.feed.tick()
+        said = [reader.take() for reader in readers]
+        event.remove(Engine, "before_cursor_execute", note)
+        await service.close()
+        return said, statements
+
+    said, statements = asyncio.run(story())
+    assert statements == []
+    assert all(b"event: %s\n" % kind in each for each in said for kind in (b"job", b"points", b"band", b"logs"))
 
 
 def test_the_first_words_about_a_job_are_all_of_it(tmp_path):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.coordinator.store.store import Store, restored
+from everstep.coordinator.store.store import Store, load_generation, restored
 from everstep.errors import UsageError
 from everstep.storage.database import StoreTaken
 
@@ -75,7 +75,7 @@ def test_a_generation_closed_and_followed_in_one_go_keeps_the_reason_of_its_end(
     play.arrive(w0)
     store.save(before, play.roster)
 
-    first, second = store.generation("play", 1), store.generation("play", 2)
+    first, second = store.read(lambda rows: [load_generation(rows, "play", number) for number in (1, 2)])
     assert (first.is_closed, first.reason) == (True, "w1 died: killed by SIGKILL")
     assert not second.is_closed
     store.close()

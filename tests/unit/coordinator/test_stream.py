@@ -110,6 +110,19 @@ def test_a_reader_that_falls_behind_what_is_kept_is_cut_and_then_loads_again(str
     assert again.take() == b""
 
 
+@pytest.mark.parametrize(
+    ("topic", "again"), [("a", b'{"jobs":["a"],"is_list":false}'), (LIST, b'{"jobs":[],"is_list":true}')]
+)
+def test_instead_of_a_message_that_is_too_large_all_readers_load_its_topic_again(stream, topic, again):
+    reader, _ = begun(stream, "a")
+    stream.publish(topic, "before", {})
+    num_bytes = stream.publish(topic, "huge", {"nodes": "x" * streams.MAX_TOPIC_BYTES})
+    stream.publish(topic, "after", {})
+    said = reader.take()
+    assert kinds(said) == ["before", "reload", "after"] and again in said
+    assert num_bytes < 200
+
+
 def test_much_at_once_is_taken_in_parts(stream, monkeypatch):
     monkeypatch.setattr(streams, "MAX_TAKEN_BYTES", 500)
     reader, _ = begun(stream, "a")

@@ -168,3 +168,22 @@ def test_values_of_secrets_in_the_command_are_masked(folder: Path) -> None:
     with open_record(folder) as record:
         assert record.about.configuration["args"] == ["--key=***", "-v"]
         assert record.about.configuration["secrets"] == ["KEY"]
+
+
+def test_so_are_passwords_that_no_one_declared(folder: Path) -> None:
+    status_file.write(folder, "succeeded", "all done")
+    order = NodeOrder(
+        job="job",
+        name="job",
+        script="train.py",
+        args=("--api-key", "open sesame", "--from=https://me:swordfish@host"),
+        env={"HUB_TOKEN": "hunter2hunter2"},
+        setup=("pip install --index-url https://me:swordfish@host/simple x", "login hunter2hunter2"),
+    )
+
+    assert run_coordinate(CoordinateOptions(order=order.to_json(), folder=folder), print) == 0
+    with open_record(folder) as record:
+        told = record.about.configuration
+        assert told["args"] == ["--api-key", "***", "--from=https://me:***@host"]
+        assert told["setup"] == ["pip install --index-url https://me:***@host/simple x", "login ***"]
+        assert told["env"] == ["HUB_TOKEN"]

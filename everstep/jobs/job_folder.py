@@ -1,0 +1,55 @@
+"""The folder of a run or a submitted job: its coordinator may still work there, and then knows more than the files.
+
+A folder without the token is a copy. One with record.json is of a job that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from everstep.client.calls import Coordinator
+from everstep.errors import Refused, TemporaryError
+from everstep.jobs.tokens import find_token
+from everstep.launcher import run_record
+from everstep.launcher.local_coordinator import CoordinatorFiles
+from everstep.record.about import ABOUT
+
+
+@contextmanager
+def coordinator_of_folder(folder: Path, token_file: Path | None = None) -> Iterator[Coordinator | None]:
+    """The one that may still work there. None: the job is over, or this is a copy."""
+    files = CoordinatorFiles(directory=folder)
+    token_file = token_file or files.token
+    found = _address(folder, files) if token_file.exists() else None
+    if found is None:
+        yield None
+        return
+    url, job = found
+    with Coordinator(url, find_token(token_file), job) as coordinator:
+        yield coordinator
+
+
+def answers(coordinator: Coordinator) -> bool:
+    """Whether it is there and knows its job, if it has one. Refused: by another one, which has the port now."""
+    try:
+        if coordinator.job:
+            coordinator.view(is_brief=True)
+        else:
+            coordinator.check()
+        return True
+    except (TemporaryError, Refused, OSError):
+        return False
+
+
+def _address(folder: Path, files: CoordinatorFiles) -> tuple[str, str] | None:
+    """The coordinator's URL, and the job."""
+    if (run := run_record.read(folder)) is not None:
+        is_over = run.state in (run_record.FINISHED, run_record.FAILED)
+        return None if is_over or not run.url else (run.url, run.job)
+    if (folder / ABOUT).exists() or not files.ready.exists() or not files.store.exists():
+        return None
+    from everstep.coordinator.finished_record import open_record  # late: a database takes long to import
+
+    with open_record(folder) as record:
+        return files.ready.read_text().strip(), record.job

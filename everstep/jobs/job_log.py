@@ -45,7 +45,7 @@ class JobLog:
         return self._left() is not None
 
     def lines(self, wanted: LogsRequest, *, tail: int = 0, follow: bool = False) -> Iterator[LoggedLine]:
-        """In the order of arrival; with `tail`, from the last so many on. With `follow`, until the job is over and all
+        """In the order of arrival; with `tail`, only the last N. With `follow`, until the job is over and all
         its nodes have left."""
         self._tail = tail
         while True:

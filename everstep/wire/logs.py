@@ -61,7 +61,7 @@ class LogsRequest:
 
     cursor: Name = ""
     limit: Annotated[int, Bounds(ge=1, le=MAX_LINES)] = 1000
-    tail: Annotated[int, Bounds(ge=0, le=MAX_LINES)] = 0  # the last so many; with a cursor, those before it
+    tail: Annotated[int, Bounds(ge=0, le=MAX_LINES)] = 0  # only the last N; with a cursor, the last N before it
     worker: Name = ""
     rank: CountOrNone = -1
     node: Name = ""

@@ -82,6 +82,7 @@ def test_two_deaths_and_a_join_are_three_marks_at_the_right_steps(own: tuple[Win
         page.get_by_role("heading", name="Workers over time").hover()
         assert "Point at a mark" in said.inner_text()
     assert page.get_by_role("img", name=re.compile("leads")).first.is_visible()
+    assert "2 deaths, 1 join" in page.locator(".band header").inner_text()
 
     page.get_by_role("link", name="Workers", exact=True).click()
     (leader,) = [each.worker for each in cluster.view().workers if each.rank == 0]
@@ -90,8 +91,6 @@ def test_two_deaths_and_a_join_are_three_marks_at_the_right_steps(own: tuple[Win
     died = page.get_by_role("region", name="Workers").get_by_role("row").filter(has_text="died: killed by SIGKILL")
     assert died.count() == 2
     assert page.get_by_role("region", name="Nodes").get_by_role("row").filter(has_text="yes").count() == 2
-    header = page.locator(".band header").inner_text()
-    assert "2 deaths, 1 join" in header
 
 
 def _mark(table: Any, what: str, worker: str) -> int:
@@ -137,7 +136,7 @@ def test_names_and_lines_of_users_are_text(view: Window) -> None:
 
 
 def test_zoom_stays_while_points_come_and_peaks_are_drawn(view: Window, cluster: Cluster) -> None:
-    page = view.open(f"{JOB}?find=loss&from=40&to=60")
+    page = view.open(f"{JOB}?find=training/loss&from=40&to=60")
     plot = page.get_by_role("figure").filter(has_text="loss")
     plot.get_by_text(re.compile(r"^\d+ of 21 points$")).wait_for()
     plot.get_by_role("button", name="Table of training/loss").click()

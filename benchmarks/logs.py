@@ -82,7 +82,7 @@ def search(coordinator: Coordinator, *, only_first: bool = False, **wanted: obje
     """Seconds, and lines found."""
     began, cursor, found = time.perf_counter(), "", 0
     while True:
-        view = coordinator.logs(cursor=cursor, **wanted)  # type: ignore[arg-type]
+        view = coordinator.logs(wire.LogsRequest(cursor=cursor, **wanted))  # type: ignore[arg-type]
         found, cursor = found + len(view.lines), view.next
         if view.is_end or (only_first and found):
             return time.perf_counter() - began, found

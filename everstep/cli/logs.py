@@ -22,7 +22,7 @@ from everstep.job_file.quantity import parse_seconds
 from everstep.jobs import submitted
 from everstep.jobs.find_record import is_record, record_of
 from everstep.jobs.job_folder import answers, coordinator_of_folder
-from everstep.jobs.job_log import JobLog, Wanted
+from everstep.jobs.job_log import JobLog
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
@@ -31,7 +31,7 @@ from everstep.platforms.base import JobRecord
 from everstep.record.about import LOGS
 from everstep.record.log_levels import LEVELS
 from everstep.settings import setting
-from everstep.wire import MAX_CONTEXT, LoggedLine
+from everstep.wire import MAX_CONTEXT, LoggedLine, LogsRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,7 @@ class LogsOptions(CoordinatorOptions):
         ..., "A run, a submitted job (its ID here or on the platform, or its name)", is_argument=True, metavar="ID"
     )
     follow: bool = setting(False, "Print the job's output until it ends")
+    tail: int | None = setting(None, "Only the last N lines, and with --follow the new ones", metavar="N", least=1)
     rank: int | None = setting(
         None, "Only lines of the worker that had this rank when it printed them", metavar="RANK", least=0
     )
@@ -79,7 +80,7 @@ def logs(options: LogsOptions) -> int:
         return _print_platform(record, options, wanted)
     is_one = options.worker is not None or options.rank is not None
     is_silent = True
-    for line in log.lines(wanted, follow=options.follow):
+    for line in log.lines(wanted, tail=options.tail or 0, follow=options.follow):
         is_silent = False
         click.echo(_shown(line, is_one=is_one))
     for note in log.notes:
@@ -89,7 +90,7 @@ def logs(options: LogsOptions) -> int:
     return leave(0)
 
 
-def _wanted(options: LogsOptions) -> Wanted:
+def _wanted(options: LogsOptions) -> LogsRequest:
     if options.rank is not None and options.worker is not None:
         raise UsageError("--rank and --worker at once", hint="give one of them", code="rank-and-worker")
     if options.level is not None and options.level.lower() not in LEVELS:
@@ -97,7 +98,7 @@ def _wanted(options: LogsOptions) -> Wanted:
     if options.context > MAX_CONTEXT:
         raise UsageError(f"--context {options.context}", hint=f"at most {MAX_CONTEXT}", code="log-context-too-large")
     now = time.time()
-    return Wanted(
+    return LogsRequest(
         worker=options.worker or "",
         rank=-1 if options.rank is None else options.rank,
         node=options.node or "",
@@ -142,9 +143,9 @@ def _nothing(options: LogsOptions) -> str:
     return f"{name} has written nothing or does not exist: `everstep status {options.job}` shows the workers"
 
 
-def _print_platform(record: JobRecord, options: LogsOptions, wanted: Wanted) -> int:
+def _print_platform(record: JobRecord, options: LogsOptions, wanted: LogsRequest) -> int:
     """By the platform's own means: no coordinator has the log any more, or not yet."""
-    if wanted != Wanted(worker=wanted.worker, rank=wanted.rank):
+    if options.tail is not None or wanted != LogsRequest(worker=wanted.worker, rank=wanted.rank):
         raise UsageError(
             f"{record.id}: neither its coordinator nor a log that it left can be reached from here",
             hint="the platform's own log can be filtered by --worker or --rank only; try again once the job runs",

@@ -113,7 +113,7 @@ class Coordinator(Operations):
         """Make a call that `Operations` declares."""
         named = {name: quote(str(values[name]), safe="") for name in operation.in_path if name != "job"}
         url = self.url + operation.path.format(job=self._quoted_job, **named)
-        if query := {name: _as_text(values[name]) for name in operation.in_query if name in values}:
+        if query := _in_query(operation, values):
             url += "?" + urlencode(query)
         message = values[operation.body] if operation.body else None
         body = self._call(operation.method, url, message, operation.role)
@@ -208,6 +208,14 @@ def _headers(text: str) -> dict[str, httpx.Headers]:
         role: httpx.Headers({"authorization": f"Bearer {token.word}", "content-type": "application/json"})
         for role, token in chosen.items()
     }
+
+
+def _in_query(operation: Operation, values: Mapping[str, Any]) -> dict[str, str]:
+    if operation.query is not None:
+        message = values[operation.query]
+        sent = {name: getattr(message, name) for name in operation.in_query}
+        values = {name: value for name, value in sent.items() if value != operation.in_query[name]}
+    return {name: _as_text(values[name]) for name in operation.in_query if name in values}
 
 
 def _as_text(value: Any) -> str:

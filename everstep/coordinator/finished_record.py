@@ -18,7 +18,7 @@ from everstep import wire
 from everstep.coordinator.regex_process import RegexProcess
 from everstep.coordinator.roster.facts import Roster
 from everstep.coordinator.roster.replies import generation_view, job_view
-from everstep.coordinator.store.log_reader import Cursor, LogReader
+from everstep.coordinator.store.log_reader import LogReader
 from everstep.coordinator.store.migrate import NEWEST, revision_of
 from everstep.coordinator.store.store import load_generation, load_roster
 from everstep.coordinator.store.tables import JOBS
@@ -111,27 +111,11 @@ class FinishedRecord:
             return wire.ReportsView(reports=[], last=since)
         return self._metric_store().reports(self.job, since, limit)
 
-    def logs(
-        self,
-        cursor: str = "",
-        limit: int = 1000,
-        worker: str = "",
-        rank: int = -1,
-        node: str = "",
-        level: int = 0,
-        since: float = -1,
-        until: float = -1,
-        text: str = "",
-        regex: str = "",
-        context: int = 0,
-    ) -> wire.LogsView:
-        query = log_query(
-            worker=worker, rank=rank, node=node, level=level, since=since, until=until, text=text, regex=regex
-        )
-        check_query(query)
-        search = self._regex.searching(regex) if regex else None
-        reader = LogReader(self.engine(LOGS))
-        return reader.read(self.job, query, Cursor.parse(cursor), limit=limit, context=context, search=search)
+    def logs(self, request: wire.LogsRequest) -> wire.LogsView:
+        """Nothing more will come, so it never waits."""
+        check_query(log_query(request))
+        search = self._regex.searching(request.regex) if request.regex else None
+        return LogReader(self.engine(LOGS)).read(self.job, request, search=search)
 
     def lacks_end(self) -> str:
         """Why this may not be the last word about the job; empty: it is."""

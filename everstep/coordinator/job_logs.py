@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TypeVar
 
@@ -22,14 +22,14 @@ from everstep import wire
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.regex_process import RegexProcess
 from everstep.coordinator.roster.facts import Roster
-from everstep.coordinator.store.log_reader import Cursor, LogReader
+from everstep.coordinator.store.log_reader import LogReader
 from everstep.coordinator.store.log_store import LogBounds, LogStore, NewLines, WriterPosition
 from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die
 from everstep.coordinator.waiters import Bell
 from everstep.errors import Refused, TemporaryError, UsageError
 from everstep.record import log_chunk
-from everstep.record.log_search import LogQuery, check_query
+from everstep.record.log_search import check_query, log_query
 from everstep.storage.database import StoreError, StoreTaken
 
 log = logging.getLogger(__name__)
@@ -92,16 +92,17 @@ class JobLogs:
         told = [wire.LogPosition(worker=name, **asdict(at)) for name, at in positions.items()]
         return wire.LogsKept(positions=told, node_log_mb=policy.node_log_mb, node_log_days=policy.node_log_days)
 
-    async def read(self, job: str, query: LogQuery, *, cursor: str, limit: int, context: int, wait_s: float) -> bytes:
-        """A view as JSON, which takes as long as the reading: the reader does both."""
-        deadline, at = time.monotonic() + wait_s * random.uniform(0.75, 1.0), Cursor.parse(cursor)
+    async def read(self, job: str, request: wire.LogsRequest) -> bytes:
+        """A view as JSON, which takes as long as the reading: the reader does both. What is before a line does not
+        change, so a tail never waits."""
+        deadline = time.monotonic() + request.wait_s * random.uniform(0.75, 1.0)
         while True:
-            page = partial(self._read, job, query, at, limit=limit, context=context)
+            page = partial(self._read, job, request)
             view, encoded = await asyncio.get_running_loop().run_in_executor(self._reading, page)
             left_s = deadline - time.monotonic()
-            if view.lines or not view.is_end or left_s <= 0:
+            if view.lines or not view.is_end or left_s <= 0 or request.tail:
                 return encoded
-            at = Cursor.parse(view.next)
+            request = replace(request, cursor=view.next)
             await self._news.wait(left_s, job)
 
     async def drop(self, job: str) -> int:
@@ -120,15 +121,13 @@ class JobLogs:
     def _tidy(self, job: str, bounds: LogBounds) -> None:
         _carefully(partial(self._store.tidy, job, bounds))
 
-    def _read(
-        self, job: str, query: LogQuery, cursor: Cursor, *, limit: int, context: int
-    ) -> tuple[wire.LogsView, bytes]:
+    def _read(self, job: str, request: wire.LogsRequest) -> tuple[wire.LogsView, bytes]:
         try:
-            check_query(query)
+            check_query(log_query(request))
         except UsageError as error:
             raise Refused(error.message, status=422, hint=error.hint, code=error.code) from None
-        search = self._regex().searching(query.regex) if query.regex else None
-        view = self._reader.read(job, query, cursor, limit=limit, context=context, search=search)
+        search = self._regex().searching(request.regex) if request.regex else None
+        view = self._reader.read(job, request, search=search)
         return view, wire.to_json(view)
 
     def _regex(self) -> RegexProcess:

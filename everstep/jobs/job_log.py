@@ -8,37 +8,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from everstep.client.calls import Coordinator
 from everstep.errors import Refused, TemporaryError, UsageError
-from everstep.wire import LoggedLine, LogsView
+from everstep.wire import MAX_LINES, LoggedLine, LogsRequest, LogsView
 
 _PAGE_LINES = 2000
 _HELD_S = 5.0
 _AGAIN_S = 1.0
 
 Live = Callable[[], AbstractContextManager[Coordinator | None]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """Which lines; a field with its default asks for nothing. The names of the coordinator's call."""
-
-    worker: str = ""
-    rank: int = -1
-    node: str = ""
-    level: int = 0
-    since: float = -1
-    until: float = -1
-    text: str = ""
-    regex: str = ""
-    context: int = 0
-
-    def as_query(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 class JobLog:
@@ -48,6 +29,7 @@ class JobLog:
         """`live`: its coordinator, None if that is gone or out of reach. `left`: the folder with its record."""
         self._job, self._live, self._left, self._is_over = job, live, left, is_over
         self._cursor = ""
+        self._tail = 0  # lines that are still to be read from the end
         self._shown: dict[str, int] = {}
         self.notes: list[str] = []  # what was dropped
 
@@ -56,14 +38,16 @@ class JobLog:
         try:
             with self._live() as coordinator:
                 if coordinator is not None:
-                    coordinator.logs(limit=1)
+                    coordinator.logs(LogsRequest(limit=1))
                     return True
         except (TemporaryError, Refused, OSError):  # refused: by another one, which has the port now
             pass
         return self._left() is not None
 
-    def lines(self, wanted: Wanted, *, follow: bool = False) -> Iterator[LoggedLine]:
-        """In the order of arrival. With `follow`, until the job is over and all its nodes have left."""
+    def lines(self, wanted: LogsRequest, *, tail: int = 0, follow: bool = False) -> Iterator[LoggedLine]:
+        """In the order of arrival; with `tail`, only the last N. With `follow`, until the job is over and all
+        its nodes have left."""
+        self._tail = tail
         while True:
             is_over = not follow or self._is_over()
             try:
@@ -78,16 +62,17 @@ class JobLog:
                 return
             threading.Event().wait(_AGAIN_S)
 
-    def _from_coordinator(self, coordinator: Coordinator, wanted: Wanted, *, follow: bool) -> Iterator[LoggedLine]:
+    def _from_coordinator(self, coordinator: Coordinator, wanted: LogsRequest, *, follow: bool) -> Iterator[LoggedLine]:
+        yield from self._last(coordinator.logs, wanted)
         while True:
             is_last = not follow or _has_ended(coordinator)  # before the look: what came before is seen
             wait_s = 0.0 if is_last else _HELD_S
-            view = coordinator.logs(cursor=self._cursor, limit=_PAGE_LINES, wait_s=wait_s, **wanted.as_query())
+            view = coordinator.logs(replace(wanted, cursor=self._cursor, limit=_PAGE_LINES, wait_s=wait_s))
             yield from self._new(view)
             if is_last and view.is_end:
                 return
 
-    def _from_record(self, wanted: Wanted) -> Iterator[LoggedLine]:
+    def _from_record(self, wanted: LogsRequest) -> Iterator[LoggedLine]:
         if (folder := self._left()) is None:
             raise UsageError(
                 f"{self._job}: its coordinator is gone, and it left no log here",
@@ -97,11 +82,26 @@ class JobLog:
         from everstep.coordinator.finished_record import open_record
 
         with open_record(folder, self._job) as record:
+            yield from self._last(record.logs, wanted)
             while True:
-                view = record.logs(cursor=self._cursor, limit=_PAGE_LINES, **wanted.as_query())
+                view = record.logs(replace(wanted, cursor=self._cursor, limit=_PAGE_LINES))
                 yield from self._new(view)
                 if view.is_end:
                     return
+
+    def _last(self, read: Callable[[LogsRequest], LogsView], wanted: LogsRequest) -> Iterator[LoggedLine]:
+        """The tail, once. None of it is given before all of it is read, so a reader that fails begins again."""
+        if not self._tail:
+            return
+        view = read(replace(wanted, tail=min(self._tail, MAX_LINES)))
+        views, num_found = [view], _num_found(view)
+        while view.previous and num_found < self._tail:
+            tail = min(self._tail - num_found, MAX_LINES)
+            view = read(replace(wanted, cursor=view.previous, tail=tail))
+            views, num_found = [view, *views], num_found + _num_found(view)
+        for each in views:
+            yield from self._new(each)
+        self._cursor, self.notes, self._tail = views[-1].next, views[-1].notes, 0
 
     def _new(self, view: LogsView) -> Iterator[LoggedLine]:
         """Context may be on two pages."""
@@ -110,6 +110,10 @@ class JobLog:
             if each.line > self._shown.get(each.worker, -1):
                 self._shown[each.worker] = each.line
                 yield each
+
+
+def _num_found(view: LogsView) -> int:
+    return sum(not each.is_context for each in view.lines)
 
 
 def _has_ended(coordinator: Coordinator) -> bool:

@@ -112,8 +112,9 @@ class Counters:
         node = {
             "cpu_cores": (self.busy_s - before.busy_s) / passed_s,
             "memory_mb": _used_memory_mb(),
-            "network_in_mb_per_s": (self.received - before.received) / _MB / passed_s,
-            "network_out_mb_per_s": (self.sent - before.sent) / _MB / passed_s,
+            # A network interface that disappears takes what it has counted along.
+            "network_in_mb_per_s": max(0, self.received - before.received) / _MB / passed_s,
+            "network_out_mb_per_s": max(0, self.sent - before.sent) / _MB / passed_s,
         }
         found: dict[str, dict[str, Any]] = {agent: node | gpus}
         for name, (busy_s, memory_mb) in self.workers.items():

@@ -15,6 +15,7 @@ from itertools import accumulate
 from everstep.errors import UsageError
 from everstep.record.log_chunk import Chunk
 from everstep.record.log_trigrams import bits_of, may_hold
+from everstep.wire import LogsRequest
 
 try:
     from re import _constants as _codes  # type: ignore[attr-defined]
@@ -73,27 +74,17 @@ class LogQuery:
         return chunk_filter is None or may_hold(self.bits, chunk_filter)
 
 
-def log_query(
-    *,
-    worker: str = "",
-    rank: int = -1,
-    node: str = "",
-    level: int = 0,
-    since: float = -1,
-    until: float = -1,
-    text: str = "",
-    regex: str = "",
-) -> LogQuery:
-    """From values of a call, where a negative number asks for nothing."""
+def log_query(request: LogsRequest) -> LogQuery:
+    """In a call, a negative number asks for nothing."""
     return LogQuery(
-        text=text,
-        regex=regex,
-        workers=frozenset([worker]) if worker else None,
-        rank=None if rank < 0 else rank,
-        node=node,
-        level=level,
-        since=None if since < 0 else since,
-        until=None if until < 0 else until,
+        text=request.text,
+        regex=request.regex,
+        workers=frozenset([request.worker]) if request.worker else None,
+        rank=None if request.rank < 0 else request.rank,
+        node=request.node,
+        level=request.level,
+        since=None if request.since < 0 else request.since,
+        until=None if request.until < 0 else request.until,
     )
 
 

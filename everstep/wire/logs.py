@@ -56,6 +56,25 @@ class LogsKept:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LogsRequest:
+    """Lines wanted, all conditions together; a field with its default asks for nothing."""
+
+    cursor: Name = ""
+    limit: Annotated[int, Bounds(ge=1, le=MAX_LINES)] = 1000
+    tail: Annotated[int, Bounds(ge=0, le=MAX_LINES)] = 0  # only the last N; with a cursor, the last N before it
+    worker: Name = ""
+    rank: CountOrNone = -1
+    node: Name = ""
+    level: Annotated[int, Bounds(ge=0, le=50)] = 0  # at least
+    since: MaybeTime = -1
+    until: MaybeTime = -1
+    text: SearchText = ""
+    regex: SearchText = ""
+    context: Annotated[int, Bounds(ge=0, le=MAX_CONTEXT)] = 0
+    wait_s: Annotated[float, Bounds(ge=0, le=MAX_WAIT_S)] = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedLine:
     """One line."""
 
@@ -76,3 +95,4 @@ class LogsView:
     next: str  # pass it as `cursor` for what comes after
     is_end: bool  # nothing more is kept now
     notes: list[str] = field(default_factory=list)  # what was dropped
+    previous: str = ""  # of a tail: pass it as `cursor` with `tail` for what comes before; empty: nothing does

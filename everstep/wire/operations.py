@@ -1,7 +1,8 @@
 # mypy: disable-error-code="empty-body"
 """Each HTTP call to the coordinator, declared once: a method of `Operations` that says what goes in and what comes out.
 
-Parameters that the path names go there, those with a default go into the query, and the one that remains is the body.
+Parameters that the path names go there, those with a default go into the query, and the one that remains is the body;
+a GET has none: there, the fields of that message go into the query.
 The client inherits these methods. Routing, roles, validation, OpenAPI and the table in docs/protocol.md are made from
 them. The coordinator answers with the function of the same name in `everstep.coordinator.edge.handlers`, or else with
 the method of `everstep.coordinator.job.CoordinatedJob`.
@@ -14,12 +15,12 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 from everstep import wire
-from everstep.wire.bounds import MAX_INT, Bounds, Count, CountOrNone, Name, PathName
-from everstep.wire.logs import MAX_CONTEXT, MAX_LINES, MAX_WAIT_S, MaybeTime, SearchText
+from everstep.wire.bounds import MAX_INT, Bounds, Count, Name, PathName
+from everstep.wire.logs import SearchText
 from everstep.wire.metrics import MOST_COLUMNS, MOST_REPORTS, MOST_SERIES
 from everstep.wire.page_bounds import MOST_JOBS, MOST_MARKS, JobNames
 from everstep.wire.tokens import READ_ONLY, USER, WORKER
@@ -45,6 +46,12 @@ class Operation:
     @functools.cached_property
     def in_query(self) -> Mapping[str, Any]:
         """Names and defaults."""
+        if self.query is not None:
+            return {each.name: each.default for each in fields(get_type_hints(self.signature)[self.query])}
+        return self._optional
+
+    @functools.cached_property
+    def _optional(self) -> Mapping[str, Any]:
         return {
             name: parameter.default
             for name, parameter in inspect.signature(self.signature).parameters.items()
@@ -52,15 +59,25 @@ class Operation:
         }
 
     @functools.cached_property
-    def body(self) -> str | None:
-        rest = [name for name in self.parameters if name not in self.in_path and name not in self.in_query]
+    def _message(self) -> str | None:
+        rest = [name for name in self.parameters if name not in self.in_path and name not in self._optional]
         assert len(rest) <= 1, f"{self.name}: only one of {rest} can be the body"
         return rest[0] if rest else None
 
     @functools.cached_property
+    def body(self) -> str | None:
+        return None if self.method == "GET" else self._message
+
+    @functools.cached_property
+    def query(self) -> str | None:
+        """The message whose fields are the query."""
+        return self._message if self.method == "GET" else None
+
+    @functools.cached_property
     def types(self) -> Mapping[str, Any]:
         """Of the parameters, and of the reply as `return`. Evaluated late: workers use few of them."""
-        return get_type_hints(self.signature, include_extras=True)
+        types = get_type_hints(self.signature, include_extras=True)
+        return types if self.query is None else types | get_type_hints(types[self.query], include_extras=True)
 
     @functools.cached_property
     def request(self) -> Any:
@@ -270,22 +287,8 @@ class Operations:
         """Agent: send chunks of what workers printed, kept before the reply. Reply: where to continue."""
 
     @operation("GET", f"{_JOB}/logs", READ_ONLY)
-    def logs(
-        self,
-        cursor: Name = "",
-        limit: Annotated[int, Bounds(ge=1, le=MAX_LINES)] = 1000,
-        worker: Name = "",
-        rank: CountOrNone = -1,
-        node: Name = "",
-        level: Annotated[int, Bounds(ge=0, le=50)] = 0,
-        since: MaybeTime = -1,
-        until: MaybeTime = -1,
-        text: SearchText = "",
-        regex: SearchText = "",
-        context: Annotated[int, Bounds(ge=0, le=MAX_CONTEXT)] = 0,
-        wait_s: Annotated[float, Bounds(ge=0, le=MAX_WAIT_S)] = 0,
-    ) -> wire.LogsView:
-        """Get lines of the job's output that match, after `cursor` (a view's `next`). Held up to `wait_s` if none."""
+    def logs(self, request: wire.LogsRequest) -> wire.LogsView:
+        """Get lines of output that match: after `cursor` (`next`), held if none; by `tail`, before it (`previous`)."""
 
 
 def declared(operations: type[Operations]) -> tuple[Operation, ...]:

@@ -8,7 +8,7 @@ from everstep.client.calls import Coordinator
 from everstep.env import read_token
 from everstep.testing import Cluster
 from everstep.testing.cluster import JOB
-from everstep.wire import LoggedLine, Policy
+from everstep.wire import LoggedLine, LogsRequest, Policy
 from lab.command import until
 
 SCRIPT = Path(__file__).parent / "scripts" / "printer.py"
@@ -18,7 +18,7 @@ def lines_of(cluster: Cluster, **wanted: object) -> list[LoggedLine]:
     found, cursor = list[LoggedLine](), ""
     with Coordinator(cluster.url, read_token(cluster.token_file), JOB) as coordinator:
         while True:
-            view = coordinator.logs(cursor=cursor, **wanted)  # type: ignore[arg-type]
+            view = coordinator.logs(LogsRequest(cursor=cursor, **wanted))  # type: ignore[arg-type]
             found, cursor = found + view.lines, view.next
             if view.is_end:
                 return found
@@ -91,7 +91,7 @@ def test_lines_beyond_the_bound_of_a_node_are_counted(tmp_path: Path) -> None:
         until(lambda: printed(cluster, "w0")[-1].startswith("39999 "))
 
         with Coordinator(cluster.url, read_token(cluster.token_file), JOB) as coordinator:
-            (note,) = coordinator.logs(limit=1).notes
+            (note,) = coordinator.logs(LogsRequest(limit=1)).notes
         dropped = int(note.split()[0].replace(",", ""))
         kept = lines_of(cluster, worker="w0")
         assert dropped + len(kept) == 40_001

@@ -10,6 +10,7 @@ import pytest
 
 from lab.browser import Browser, EventStream, code_of
 from lab.command import EVERSTEP, ROOT, keyboard, until
+from lab.page_window import chromium, serious_findings, window
 
 SCRIPT = ROOT / "tests" / "cluster" / "scripts" / "reported_loop.py"
 ADDRESS = r"(http://127\.0\.0\.1:\d+)/(?:jobs/([\w.-]+))?#code=([\w-]+)"
@@ -99,3 +100,32 @@ def test_without_a_terminal_no_address_is_printed_unless_asked_for(start):
 def test_a_page_of_nothing_is_refused_with_words(start, tmp_path):
     assert "give a job, a folder, or --coordinator URL" in start("page").finish(is_good=False)
     assert "none-such" in start("page", "none-such").finish(is_good=False)
+
+
+def test_the_folder_of_a_run_that_is_over_is_looked_at_in_a_browser(start, tmp_path):
+    run = start("run", "--page", "--nproc-per-node", 2, SCRIPT)
+    job = run.wait_said(ADDRESS)[2]
+    run.wait_said(r"step \d+")
+    run.kill("w1")
+    run.finish()
+    folder = (tmp_path / "runs" / job).rename(tmp_path / "elsewhere")
+    over = start("page", folder, "--no-browser")
+    url, _, code = over.wait_said(ADDRESS).groups()
+    with chromium() as browser, window(browser, url) as made:
+        page = made.open(f"/jobs/{job}", code)
+        page.get_by_role("heading", name=job).wait_for()
+        assert page.locator(".head .state").inner_text() == "finished"
+        plot = page.get_by_role("figure").filter(has_text="loss")
+        plot.locator("canvas").wait_for()
+        plot.get_by_text(re.compile(r"^\d+ of 19\d points$")).wait_for()
+        page.get_by_role("img", name=re.compile("Death .* w1 died: killed by SIGKILL")).wait_for()
+        page.get_by_role("link", name="Logs").click()
+        page.get_by_role("log").get_by_text("epoch 11 is over").first.wait_for()
+        page.get_by_label("Search the log").fill("epoch 3 is")
+        page.get_by_role("log").locator("mark", has_text="epoch 3 is").first.wait_for()
+        page.get_by_role("link", name="Configuration").click()
+        page.get_by_role("row").filter(has_text="workers").first.wait_for()
+        found = serious_findings(page)
+    over.signal(signal.SIGINT)
+    over.exit_code()
+    assert not found

@@ -50,11 +50,11 @@ class Writer:
         return self.send(self.chunk(*texts, **facts))
 
 
-def everything(coordinator: Coordinator, **wanted: Any) -> list[wire.LoggedLine]:
+def everything(coordinator: Coordinator, cursor: str = "", **wanted: Any) -> list[wire.LoggedLine]:
     """All pages."""
-    found, cursor = list[wire.LoggedLine](), ""
+    found = list[wire.LoggedLine]()
     while True:
-        view = coordinator.logs(cursor=cursor, **wanted)
+        view = coordinator.logs(wire.LogsRequest(cursor=cursor, **wanted))
         found += view.lines
         cursor = view.next
         if view.is_end:

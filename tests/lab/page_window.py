@@ -82,12 +82,22 @@ def chromium() -> Iterator[Any]:
 
 @contextmanager
 def window(browser: Any, url: str, **options: Any) -> Iterator[Window]:
-    context = browser.new_context(viewport=SIZE, **options)
+    context = browser.new_context(**{"viewport": SIZE} | options)
     made = Window(context=context, url=url)
     context.on("request", made.hear)
     yield made
     context.close()
     assert not made.unexpected(), made.unexpected()
+
+
+@contextmanager
+def signed_in(browser: Any, url: str, token_file: Path, **options: Any) -> Iterator[Window]:
+    """A window with a session."""
+    with window(browser, url, **options) as made:
+        page = made.open("/", new_code(url, token_file))
+        page.get_by_role("heading", name="Jobs").wait_for()
+        page.close()
+        yield made
 
 
 def new_code(url: str, token_file: Path) -> str:

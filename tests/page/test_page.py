@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from everstep.testing import Cluster
 from everstep.wire import Policy
 from lab.command import until
-from lab.page_window import Window, chromium, new_code, serious_findings, window
+from lab.page_window import Window, chromium, new_code, serious_findings, signed_in, window
 from lab.relay import relay
 
 SCRIPT = Path(__file__).parent / "training.py"
@@ -42,16 +41,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def view(browser: Any, cluster: Cluster) -> Iterator[Window]:
     """A window with a session."""
-    with signed_in(browser, cluster) as made:
-        yield made
-
-
-@contextmanager
-def signed_in(browser: Any, cluster: Cluster) -> Iterator[Window]:
-    with window(browser, cluster.url) as made:
-        page = made.open("/", new_code(cluster.url, cluster.token_file))
-        page.get_by_role("heading", name="Jobs").wait_for()
-        page.close()
+    with signed_in(browser, cluster.url, cluster.token_file) as made:
         yield made
 
 
@@ -60,7 +50,7 @@ def own(browser: Any) -> Iterator[tuple[Window, Cluster]]:
     """A job to hurt, and a window before it."""
     with Cluster(SCRIPT, workers=3, policy=CALM) as cluster:
         cluster.wait("step.committed", step=5)
-        with signed_in(browser, cluster) as made:
+        with signed_in(browser, cluster.url, cluster.token_file) as made:
             yield made, cluster
 
 
@@ -84,11 +74,23 @@ def test_two_deaths_and_a_join_are_three_marks_at_the_right_steps(own: tuple[Win
 
     page.get_by_role("button", name="Table of workers over time").click()
     mark = page.get_by_role("img", name=re.compile("Death .* w0 died: killed by SIGKILL"))
-    mark.focus()
-    said = page.locator(".sentence").inner_text()
-    assert said.endswith("w0 died: killed by SIGKILL")
-    header = page.locator(".band header").inner_text()
-    assert "2 deaths, 1 join" in header
+    said = page.locator(".sentence")
+    for point in (mark.focus, mark.hover):
+        point()
+        assert said.inner_text().endswith("w0 died: killed by SIGKILL")
+        mark.blur()
+        page.get_by_role("heading", name="Workers over time").hover()
+        assert "Point at a mark" in said.inner_text()
+    assert page.get_by_role("img", name=re.compile("leads")).first.is_visible()
+    assert "2 deaths, 1 join" in page.locator(".band header").inner_text()
+
+    page.get_by_role("link", name="Workers", exact=True).click()
+    (leader,) = [each.worker for each in cluster.view().workers if each.rank == 0]
+    row = page.get_by_role("region", name="Workers").get_by_role("row").filter(has_text="leads")
+    row.filter(has_text=leader).filter(has_text="member").wait_for()
+    died = page.get_by_role("region", name="Workers").get_by_role("row").filter(has_text="died: killed by SIGKILL")
+    assert died.count() == 2
+    assert page.get_by_role("region", name="Nodes").get_by_role("row").filter(has_text="yes").count() == 2
 
 
 def _mark(table: Any, what: str, worker: str) -> int:
@@ -134,7 +136,7 @@ def test_names_and_lines_of_users_are_text(view: Window) -> None:
 
 
 def test_zoom_stays_while_points_come_and_peaks_are_drawn(view: Window, cluster: Cluster) -> None:
-    page = view.open(f"{JOB}?find=loss&from=40&to=60")
+    page = view.open(f"{JOB}?find=training/loss&from=40&to=60")
     plot = page.get_by_role("figure").filter(has_text="loss")
     plot.get_by_text(re.compile(r"^\d+ of 21 points$")).wait_for()
     plot.get_by_role("button", name="Table of training/loss").click()

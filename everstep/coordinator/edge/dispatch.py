@@ -82,7 +82,10 @@ class Route:
 
     def read_query(self, query: bytes) -> dict[str, Any]:
         sent = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-        return {name: read(sent[name]) for name, read in self.query_readers.items() if name in sent}
+        values = {name: read(sent[name]) for name, read in self.query_readers.items() if name in sent}
+        if (message := self.operation.query) is None:
+            return values
+        return {message: self.operation.types[message](**values)}
 
 
 class Routes:

@@ -22,7 +22,6 @@ from everstep.coordinator.roster.facts import SHA256
 from everstep.coordinator.service import Service
 from everstep.errors import UNKNOWN, Refused
 from everstep.page.sessions import CODE_S, Sessions
-from everstep.record.log_search import log_query
 from everstep.wire.bounds import MAX_INT
 from everstep.wire.metrics import MOST_SERIES
 from everstep.wire.page_bounds import MOST_COMPARED
@@ -163,24 +162,5 @@ async def send_logs(call: HttpCall, agent: str, message: wire.LogChunks) -> wire
     return await call.service.logs.keep(call.job, agent, message)
 
 
-async def logs(
-    call: HttpCall,
-    cursor: str = "",
-    limit: int = 1000,
-    worker: str = "",
-    rank: int = -1,
-    node: str = "",
-    level: int = 0,
-    since: float = -1,
-    until: float = -1,
-    text: str = "",
-    regex: str = "",
-    context: int = 0,
-    wait_s: float = 0,
-) -> bytes:
-    query = log_query(
-        worker=worker, rank=rank, node=node, level=level, since=since, until=until, text=text, regex=regex
-    )
-    return await call.service.logs.read(
-        call.job_name, query, cursor=cursor, limit=limit, context=context, wait_s=wait_s
-    )
+async def logs(call: HttpCall, request: wire.LogsRequest) -> bytes:
+    return await call.service.logs.read(call.job_name, request)

@@ -123,17 +123,13 @@ class RecordAnswers:
     def __init__(self, record: FinishedRecord) -> None:
         self._record, self._job = record, record.job
         self.view, self.generation, self.reports = record.view, record.generation, record.reports
-        self.series, self.series_window = record.series, record.series_window
+        self.series, self.series_window, self.logs = record.series, record.series_window, record.logs
 
     def check(self) -> wire.Health:
         return wire.Health(now=time.time())
 
     def openapi(self) -> dict[str, Any]:
         return document()
-
-    def logs(self, wait_s: float = 0.0, **query: Any) -> wire.LogsView:
-        """Nothing more will come: no need to wait."""
-        return self._record.logs(**query)
 
     def band(self, after: int = 0, limit: int = 1000) -> wire.Band:
         with self._record.store() as connection:

@@ -4,6 +4,7 @@
 import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import { signal } from "./vendor/signals.js";
 import { get, jobPath } from "./api.js";
+import { Bar } from "./bar.js";
 import { flatten, text } from "./configuration.js";
 import { curve, placer } from "./curve.js";
 import { clock, count, number, plural } from "./format.js";
@@ -33,6 +34,7 @@ class Comparison {
     /** @type {Map<string, Map<string, Series>>} by metric, then by job */
     this.metrics = new Map();
     this.version = signal(0);
+    this.isFetched = false; // once
   }
 
   async fetch() {
@@ -50,6 +52,7 @@ class Comparison {
       this.unknown.value = unknown;
       this.problem.value = null;
       await Promise.all(jobs.map(({ summary }) => this.fetchSeries(summary.job)));
+      this.isFetched = true;
       this.version.value++;
     } catch (error) {
       this.problem.value = /** @type {Error} */ (error);
@@ -106,14 +109,13 @@ export function Compare() {
     <div class="head"><h1>Compare</h1><span class="quiet">${plural(jobs.length, "job")}</span></div>
     ${state.unknown.value.length > 0 && html`<p class="notice">Unknown to the coordinator: ${state.unknown.value.join(", ")}</p>`}
     <${Key} jobs=${jobs} list=${list} />
-    <div class="bar" role="group" aria-label="How to compare">
-      <label>x axis <select value=${query.value.get("x") ?? "step"} onChange=${(/** @type {any} */ event) => go({ x: event.target.value === "step" ? "" : event.target.value, from: "", to: "" }, { replace: true })}>
-        <option value="step">step</option><option value="elapsed">time since the start</option></select></label>
+    <${Bar} label="How to compare" changed=${["smooth", "logy", "from"].filter((each) => query.value.has(each)).length} first=${html`<label>x axis <select value=${query.value.get("x") ?? "step"} onChange=${(/** @type {any} */ event) => go({ x: event.target.value === "step" ? "" : event.target.value, from: "", to: "" }, { replace: true })}>
+        <option value="step">step</option><option value="elapsed">time since the start</option></select></label>`}>
       <label>Smoothing <input type="range" min="0" max="0.99" step="0.01" value=${query.value.get("smooth") ?? 0} onInput=${(/** @type {any} */ event) => go({ smooth: Number(event.target.value) || "" }, { replace: true })} /></label>
       <button aria-pressed=${query.value.has("logy")} onClick=${() => go({ logy: !query.value.has("logy") }, { replace: true })}>log y</button>
       <button disabled=${!query.value.has("from")} onClick=${() => go({ from: "", to: "" }, { replace: true })}>All</button>
-    </div>
-    <${Curves} state=${state} jobs=${jobs} />
+    <//>
+    <${Curves} state=${state} jobs=${jobs} isAll=${isAll} />
     <div class="section"><h2>${isAll ? "Settings and values" : "What differs"}</h2>
       <button class="plain" aria-pressed=${isAll} onClick=${() => go({ all: !isAll }, { replace: true })}>Show all</button></div>
     <${Differences} jobs=${jobs} isAll=${isAll} />
@@ -132,11 +134,29 @@ function Key({ jobs, list }) {
   )}</ul>`;
 }
 
-/** @param {{state: Comparison, jobs: Compared[]}} props */
-function Curves({ state, jobs }) {
+/** @param {{state: Comparison, jobs: Compared[], isAll: boolean}} props */
+function Curves({ state, jobs, isAll }) {
   const names = [...state.metrics.keys()].sort();
-  if (!names.length) return html`<p class="quiet">None of these jobs has reported metrics.</p>`;
-  return html`<div class="plots">${names.map((name) => html`<${Overlay} key=${name} name=${name} series=${state.metrics.get(name)} jobs=${jobs} />`)}</div>`;
+  if (!state.isFetched) return html`<${Waiting} label="Loading metrics" />`;
+  if (!names.length) return html`<${Empty} title="No metrics"><p>${jobs.length > 1 ? "None of these jobs has" : "This job has not"} reported any numbers.</p><//>`;
+  const silent = jobs.map(({ summary }) => summary.job).filter((job) => !names.some((name) => state.metrics.get(name)?.has(job)));
+  const same = isAll ? [] : names.filter((name) => isSame(/** @type {Map<string, Series>} */ (state.metrics.get(name)), jobs));
+  const shown = names.filter((name) => !same.includes(name));
+  return html`<div class="stack">
+    ${silent.length > 0 && html`<p class="quiet">No metrics from ${silent.join(", ")}.</p>`}
+    ${shown.length > 0 && html`<div class="plots">${shown.map((name) => html`<${Overlay} key=${name} name=${name} series=${state.metrics.get(name)} jobs=${jobs} />`)}</div>`}
+    ${same.length > 0 && html`<p class="quiet">The same in all jobs: ${same.join(", ")}.</p>`}
+  </div>`;
+}
+
+/** Whether a metric tells the jobs apart: not if all have as many points with the same values as far as the list says.
+ * @param {Map<string, Series>} series @param {Compared[]} jobs */
+function isSame(series, jobs) {
+  const facts = jobs.map(({ summary }) => {
+    const view = series.get(summary.job)?.view.value;
+    return view && [view.count, view.first_step, view.last_step, view.last, view.least, view.most].join();
+  });
+  return jobs.length > 1 && new Set(facts).size === 1;
 }
 
 /** One metric of all jobs.
@@ -179,7 +199,7 @@ function Overlay({ name, series, jobs }) {
               if (node) node.data = at === null ? " " : `at ${xText(x, axis)}`;
             }} />`
         : html`<div class="canvas" role="img" aria-label=${label}></div>`}
-    <footer><span>${plural(mine.length, "line")}</span><figcaption class="unseen">${label}</figcaption>
+    <footer><span>${mine.length === jobs.length ? plural(jobs.length, "job") : mine.length === 1 ? `only ${mine[0].summary.job}` : `${mine.length} of ${plural(jobs.length, "job")}`}</span><figcaption class="unseen">${label}</figcaption>
       <button class="plain" aria-pressed=${isTable} onClick=${() => setTable(!isTable)}>Table<span class="unseen"> of ${name}</span></button></footer>
   </figure>`;
 }
@@ -193,7 +213,7 @@ function Differences({ jobs, isAll }) {
   ].map(([name, value]) => /** @type {[string, string]} */ ([String(name), typeof value === "number" ? number(value) : text(value)]))));
   const names = [...new Set(facts.flatMap((each) => [...each.keys()]))];
   const rows = names.filter((name) => isAll || new Set(facts.map((each) => each.get(name) ?? "–")).size > 1);
-  if (!rows.length) return html`<p class="quiet">Nothing differs.</p>`;
+  if (!rows.length) return html`<p class="quiet">${jobs.length > 1 ? "Nothing differs." : "Add another job to compare with: select its checkbox in the job list."}</p>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Differences"><table class="tight">
     <thead><tr><th>Setting or value</th>${jobs.map(({ summary }) => html`<th key=${summary.job}>${summary.job}</th>`)}</tr></thead>
     <tbody>${rows.map((name) => html`<tr key=${name}><td>${name}</td>${facts.map((each, i) => html`<td key=${i} class="mono"><span class="cut" title=${each.get(name) ?? ""}>${each.get(name) ?? "–"}</span></td>`)}</tr>`)}</tbody>

@@ -32,7 +32,7 @@ export function Door() {
       <label for="proof">Code or token</label>
       <input id="proof" type="password" autocomplete="off" spellcheck="false" value=${proof} aria-describedby="door-says" onInput=${(/** @type {any} */ event) => setProof(event.target.value)} />
       <button class="main" disabled=${isBusy}>Sign in</button>
-      <p id="door-says" class=${doorSays.value ? "notice bad" : ""} role="alert">${doorSays.value}</p>
+      <p id="door-says" class=${doorSays.value ? "notice bad" : ""} role="alert">${doorSays.value.split("`").map((part, i) => (i % 2 ? html`<span class="mono">${part}</span>` : part))}</p>
     </form>
   </div>`;
 }

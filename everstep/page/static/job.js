@@ -37,7 +37,7 @@ export function Job({ job }) {
       ? html`<${Empty} title="No such job"><p>The coordinator does not know “${job}”. <a href="/">Show all jobs</a></p><//>`
       : html`<${Failed} problem=${problem}>The page retries automatically.<//>`;
   }
-  return html`<div class="stack">
+  return html`<div class=${chosen ? "stack part" : "stack"}>
     <${Head} job=${job} summary=${summary} />
     <nav class="views" aria-label="Views of the job">${Object.entries(VIEWS).map(
       ([name, title]) => html`<a key=${name} href=${address({ ...Object.fromEntries(KEPT.map((each) => [each, query.value.get(each)])), view: name }, location.pathname)} aria-current=${name === chosen ? "page" : undefined}>${title}</a>`,

@@ -4,6 +4,7 @@
 import { useCallback, useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import { signal } from "./vendor/signals.js";
 import { get } from "./api.js";
+import { Bar } from "./bar.js";
 import { clock, count, duration, plural, tail } from "./format.js";
 import { html } from "./html.js";
 import { listen, look } from "./live.js";
@@ -31,7 +32,8 @@ const COLUMNS = [
   { name: "ended_at", title: "Took", isNumber: true, isOptional: true, show: (job) => (job.ended_at && job.created_at ? duration(job.ended_at - job.created_at) : "–") },
   { name: "reason", title: "Reason", show: (job) => html`<span class="cut" title=${job.reason}>${job.reason}</span>` },
 ];
-const USUAL = COLUMNS.filter((each) => !each.isOptional).map((each) => each.name);
+/** Shown unless the address says otherwise: what fits. */
+const usual = () => (innerWidth > 640 ? COLUMNS.filter((each) => !each.isOptional).map((each) => each.name) : ["job", "state", "step", "num_deaths"]);
 
 /** What was fetched, by place in the list as it is sorted and filtered now. */
 class Listing {
@@ -109,7 +111,7 @@ export function Jobs() {
   const isUp = query.value.has("up");
   const search = query.value.get("find") ?? "";
   const state = query.value.get("state") ?? "";
-  const columns = query.value.get("columns")?.split(",") ?? USUAL;
+  const columns = query.value.get("columns")?.split(",") ?? usual();
   const chosen = (query.value.get("jobs") ?? "").split(",").filter(Boolean);
   const asked = new URLSearchParams({ sort, is_descending: String(!isUp), search, state }).toString();
   const timer = useRef(/** @type {any} */ (null));
@@ -135,17 +137,16 @@ export function Jobs() {
   const shown = COLUMNS.filter((each) => columns.includes(each.name) || each.name === "job");
   const isFiltered = Boolean(search || state);
   return html`<div class="stack">
-    <div class="head"><h1>Jobs</h1>${found !== null && html`<span class="quiet" aria-live="polite">${isFiltered ? `${count(found)} of ${plural(listing.total.value, "job")}` : plural(found, "job")}</span>`}</div>
-    <div class="bar" role="group" aria-label="Which jobs">
-      <${Search} value=${search} />
+    <div class="head"><h1>Jobs</h1>${found !== null && html`<span class="quiet" aria-live="polite">${isFiltered ? `${count(found)} of ${plural(listing.total.value, "job")}` : plural(found, "job")}</span>`}
+      ${chosen.length > 0 && html`<span class="end"><a class="button main" href=${address({ jobs: chosen.join(",") }, "/compare")}>Compare ${plural(chosen.length, "job")}</a>
+        <button class="plain" onClick=${() => go({ jobs: "" }, { replace: true })}>Clear</button></span>`}</div>
+    <${Bar} label="Which jobs" first=${html`<${Search} value=${search} />`} changed=${Number(Boolean(state)) + Number(query.value.has("columns"))}>
       <label>State
         <select value=${state} onChange=${(/** @type {any} */ event) => go({ state: event.target.value }, { replace: true })}>
           <option value="">all</option>${STATES.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
         </select></label>
       <${Columns} columns=${columns} />
-      ${chosen.length > 0 && html`<a href=${address({ jobs: chosen.join(",") }, "/compare")}>Compare ${plural(chosen.length, "job")}</a>
-        <button class="plain" onClick=${() => go({ jobs: "" }, { replace: true })}>Clear</button>`}
-    </div>
+    <//>
     ${listing.problem.value && html`<${Failed} problem=${listing.problem.value} />`}
     ${found === null
       ? !listing.problem.value && html`<${Waiting} rows=${8} />`
@@ -177,7 +178,7 @@ function Search({ value }) {
 function Columns({ columns }) {
   const change = (/** @type {string} */ name, /** @type {boolean} */ isOn) => {
     const next = COLUMNS.map((each) => each.name).filter((each) => (each === name ? isOn : columns.includes(each)));
-    go({ columns: String(next) === String(USUAL) ? "" : next.join(",") }, { replace: true });
+    go({ columns: String(next) === String(usual()) ? "" : next.join(",") }, { replace: true });
   };
   return html`<details class="menu"><summary>Columns</summary>
     <div class="card">${COLUMNS.slice(1).map(

@@ -3,6 +3,7 @@
 
 import { useEffect, useMemo } from "./vendor/hooks.js";
 import { Band } from "./band.js";
+import { Bar } from "./bar.js";
 import { placer, steps } from "./curve.js";
 import { plural } from "./format.js";
 import { html } from "./html.js";
@@ -117,9 +118,9 @@ export function Toolbar({ lookup, hasEpochs = false, shown, total, isSystem = fa
     const middle = (from + to) / 2 + (to - from) * shift;
     zoom([middle - span / 2, middle + span / 2]);
   };
-  return html`<div class="bar" role="group" aria-label="How the plots are drawn">
-    <input type="search" class="grow" placeholder="Find metrics" aria-label="Find metrics" value=${query.value.get("find") ?? ""}
-      onInput=${(/** @type {any} */ event) => go({ find: event.target.value }, { replace: true })} />
+  const find = html`<input type="search" class="grow" placeholder="Find metrics" aria-label="Find metrics" value=${query.value.get("find") ?? ""}
+      onInput=${(/** @type {any} */ event) => go({ find: event.target.value }, { replace: true })} />`;
+  return html`<${Bar} label="How the plots are drawn" first=${find} changed=${[range, lookup.axis !== (isSystem ? "time" : "step"), plot.smoothing, plot.isLogX, plot.isLogY].filter(Boolean).length}>
     ${!isSystem && html`<label>x axis
       <select value=${lookup.axis} onChange=${(/** @type {any} */ event) => go({ x: event.target.value === "step" ? "" : event.target.value, from: "", to: "" }, { replace: true })}>
         <option value="step">step</option>${hasEpochs && html`<option value="epoch">epoch</option>`}<option value="time">time</option>
@@ -139,7 +140,7 @@ export function Toolbar({ lookup, hasEpochs = false, shown, total, isSystem = fa
       <button disabled=${!range} onClick=${() => zoom(null)}>All</button>
     </span>
     <span class="quiet small" aria-live="polite">${shown === total ? plural(total, "metric") : `${shown} of ${plural(total, "metric")}`}</span>
-  </div>`;
+  <//>`;
 }
 
 function Ghosts() {

@@ -92,7 +92,7 @@ function options(uPlot, latest, dark, element) {
   const props = latest.current;
   const ink = inks(dark);
   const smoothing = props.smoothing ?? 0;
-  const axis = { stroke: ink.text, grid: { stroke: ink.grid, width: 1 }, ticks: { stroke: ink.grid, size: 4 }, font: "12px system-ui, sans-serif" };
+  const axis = { stroke: ink.text, grid: { stroke: ink.grid, width: 1 }, ticks: { stroke: ink.grid, size: 4 }, font: "12px system-ui, sans-serif", filter: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits };
   const series = props.lines.flatMap(({ index }) => {
     const line = { stroke: color(index, dark), width: 1.5, dash: props.lines.length > 1 ? dash(index) : [], points: { size: 5 } };
     if (!smoothing) return [line];
@@ -102,7 +102,7 @@ function options(uPlot, latest, dark, element) {
     width: element.clientWidth || 400,
     height: element.clientHeight || 200,
     legend: { show: false },
-    padding: [8, 12, 0, 0],
+    padding: [8, props.axis === "time" ? 28 : 18, 0, 0], // half of the last label
     cursor: {
       y: false,
       drag: { x: true, y: false, setScale: false, dist: 4 },

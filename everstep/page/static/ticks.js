@@ -14,7 +14,8 @@ export function ticks(from, to, most, axis) {
   const step = stride(span / Math.max(1, most), axis);
   const zone = axis === "time" ? new Date(from * 1000).getTimezoneOffset() * 60 : 0; // round in local time
   const made = [];
-  for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to + step * 1e-9; at += step) made.push(Number(at.toPrecision(12)));
+  // Multiples, not sums: what is added up step by step misses zero.
+  for (let i = Math.ceil((from - zone) / step); i * step + zone <= to + step * 1e-9; i++) made.push(Number((i * step + zone).toPrecision(12)));
   return made;
 }
 

@@ -12,6 +12,7 @@ import pytest
 from everstep import wire
 from everstep.errors import Refused
 from everstep.record.log_chunk import STDERR, STDOUT
+from everstep.wire import LogsRequest
 from lab.command import until
 from lab.log_writer import NOW, Writer, everything
 
@@ -36,7 +37,7 @@ def test_lines_come_back_in_order_with_all_that_is_known_of_them(play):
     assert kept.positions == [wire.LogPosition(worker="w0", next_line=2, stdout=23, stderr=0)]
     writer.say("Traceback (most recent call last):", rank=3, stream=STDERR)
 
-    first, second, third = writer.coordinator.logs().lines
+    first, second, third = writer.coordinator.logs(LogsRequest()).lines
     assert first == wire.LoggedLine(
         worker="w0", node="node-1", rank=3, line=0, time=NOW, level=20, stream=STDOUT, text="hello"
     )
@@ -51,7 +52,7 @@ def test_a_chunk_that_is_sent_again_is_kept_once(play):
         kept = writer.send(first, second)
     writer.send(first)
 
-    assert texts(writer.coordinator.logs()) == ["a", "b", "c"]
+    assert texts(writer.coordinator.logs(LogsRequest())) == ["a", "b", "c"]
     assert kept.positions[0].next_line == 3
 
 
@@ -62,7 +63,7 @@ def test_a_chunk_that_does_not_continue_what_is_kept_is_not_kept_and_the_reply_s
 
     assert writer.send(later).positions[0].next_line == 1
     writer.send(lost, later)
-    assert texts(writer.coordinator.logs()) == ["a", "b", "c"]
+    assert texts(writer.coordinator.logs(LogsRequest())) == ["a", "b", "c"]
 
 
 def test_an_agent_that_asks_learns_where_to_continue(play):
@@ -80,14 +81,14 @@ def test_filters_search_and_context(play):
     one.say("begin", "step 1", "ERROR: boom", "step 2", "end", rank=0)
     two.say("begin", "step 1", "WARNING: hm", "step 2", rank=1)
 
-    assert texts(coordinator.logs(worker="w1")) == ["begin", "step 1", "WARNING: hm", "step 2"]
-    assert texts(coordinator.logs(rank=0, text="step")) == ["step 1", "step 2"]
-    assert texts(coordinator.logs(node="n2", text="step")) == ["step 1", "step 2"]
-    assert texts(coordinator.logs(node="n3")) == []
-    assert texts(coordinator.logs(level=30)) == ["ERROR: boom", "WARNING: hm"]
-    assert texts(coordinator.logs(regex=r"^step \d$", worker="w0")) == ["step 1", "step 2"]
-    assert texts(coordinator.logs(since=NOW + 1, until=NOW + 3, worker="w0")) == ["step 1", "ERROR: boom"]
-    around = coordinator.logs(text="boom", context=1).lines
+    assert texts(coordinator.logs(LogsRequest(worker="w1"))) == ["begin", "step 1", "WARNING: hm", "step 2"]
+    assert texts(coordinator.logs(LogsRequest(rank=0, text="step"))) == ["step 1", "step 2"]
+    assert texts(coordinator.logs(LogsRequest(node="n2", text="step"))) == ["step 1", "step 2"]
+    assert texts(coordinator.logs(LogsRequest(node="n3"))) == []
+    assert texts(coordinator.logs(LogsRequest(level=30))) == ["ERROR: boom", "WARNING: hm"]
+    assert texts(coordinator.logs(LogsRequest(regex=r"^step \d$", worker="w0"))) == ["step 1", "step 2"]
+    assert texts(coordinator.logs(LogsRequest(since=NOW + 1, until=NOW + 3, worker="w0"))) == ["step 1", "ERROR: boom"]
+    around = coordinator.logs(LogsRequest(text="boom", context=1)).lines
     assert [(each.text, each.is_context) for each in around] == [
         ("step 1", True),
         ("ERROR: boom", False),
@@ -102,7 +103,7 @@ def test_context_is_found_across_chunks_and_beside_other_workers(play):
         one.say(f"one {number}")
         two.say(f"two {number}")
 
-    around = coordinator.logs(regex="one (50|53)$", context=2)
+    around = coordinator.logs(LogsRequest(regex="one (50|53)$", context=2))
     assert [(each.text, each.is_context) for each in around.lines] == [
         (f"one {number}", number not in (50, 53)) for number in range(48, 56)
     ]
@@ -117,10 +118,10 @@ def test_pages_of_any_size_have_each_line_once_while_chunks_are_packed_together(
     for number in range(140):
         writer = chance.choice(writers)
         writer.say(*(f"{writer.name} {number} {each}" for each in range(chance.randint(1, 3))))
-        view = coordinator.logs(cursor=cursor, limit=chance.randint(1, 4))
+        view = coordinator.logs(LogsRequest(cursor=cursor, limit=chance.randint(1, 4)))
         found, cursor = found + view.lines, view.next
     while not view.is_end:
-        view = coordinator.logs(cursor=cursor, limit=7)
+        view = coordinator.logs(LogsRequest(cursor=cursor, limit=7))
         found, cursor = found + view.lines, view.next
 
     sent = sum(writer.next_line for writer in writers)
@@ -134,13 +135,13 @@ def test_pages_of_any_size_have_each_line_once_while_chunks_are_packed_together(
 
 def test_a_reader_that_waits_gets_a_line_as_soon_as_it_comes(play):
     writer = Writer(play().coordinator)
-    cursor = writer.coordinator.logs().next
+    cursor = writer.coordinator.logs(LogsRequest()).next
     threading.Timer(0.2, lambda: writer.say("now")).start()
     began = time.monotonic()
 
-    assert texts(writer.coordinator.logs(cursor=cursor, wait_s=10)) == ["now"]
+    assert texts(writer.coordinator.logs(LogsRequest(cursor=cursor, wait_s=10))) == ["now"]
     assert time.monotonic() - began < 7  # not when the time was up
-    assert writer.coordinator.logs(cursor=cursor, text="other", wait_s=0.1).lines == []
+    assert writer.coordinator.logs(LogsRequest(cursor=cursor, text="other", wait_s=0.1)).lines == []
 
 
 def test_the_oldest_lines_beyond_the_bound_are_dropped_and_counted(play):
@@ -150,7 +151,7 @@ def test_the_oldest_lines_beyond_the_bound_are_dropped_and_counted(play):
     last = writer.say("last").positions[0]
 
     def view():
-        return writer.coordinator.logs(limit=1)
+        return writer.coordinator.logs(LogsRequest(limit=1))
 
     until(lambda: view().notes)
     found = everything(writer.coordinator)
@@ -167,7 +168,7 @@ def test_lines_that_a_node_dropped_are_counted(play):
     writer.say("a")
     writer.say("z", dropped_lines=24, dropped_bytes=2_000_000)
 
-    view = writer.coordinator.logs()
+    view = writer.coordinator.logs(LogsRequest())
     assert [(each.text, each.line) for each in view.lines] == [("a", 0), ("z", 25)]
     assert view.notes == ["24 lines (2.0 MB) were dropped on their nodes before they could be sent: beyond node_log_mb"]
 
@@ -180,11 +181,11 @@ def test_lines_older_than_the_job_keeps_them_are_dropped_at_the_next_start(tmp_p
     server.kill()
     server.start()
 
-    until(lambda: writer.coordinator.logs().notes)
-    view = writer.coordinator.logs()
+    until(lambda: writer.coordinator.logs(LogsRequest()).notes)
+    view = writer.coordinator.logs(LogsRequest())
     assert texts(view) == []
     assert view.notes == ["the oldest 1 lines (0.0 MB) were dropped: beyond log_mb or log_days"]
-    assert texts(other.coordinator.logs()) == ["new"]
+    assert texts(other.coordinator.logs(LogsRequest())) == ["new"]
     server.end()
 
 
@@ -195,7 +196,7 @@ def test_a_regular_expression_that_takes_forever_is_refused_and_nobody_waits_for
 
     def search():
         with pytest.raises(Refused) as error:
-            writer.coordinator.logs(regex="(a+)+$")
+            writer.coordinator.logs(LogsRequest(regex="(a+)+$"))
         refused.append(error.value.code)
 
     thread = threading.Thread(target=search)
@@ -207,7 +208,7 @@ def test_a_regular_expression_that_takes_forever_is_refused_and_nobody_waits_for
         slowest = max(slowest, time.monotonic() - began)
     assert refused == ["log-regex-too-slow"]
     assert slowest < 1.5  # it took 2 s and more
-    assert texts(writer.coordinator.logs(regex="a+b$")) == ["a" * 60 + "b"]
+    assert texts(writer.coordinator.logs(LogsRequest(regex="a+b$"))) == ["a" * 60 + "b"]
 
 
 def test_what_is_not_a_chunk_a_cursor_or_a_search_is_refused(play):
@@ -232,6 +233,6 @@ def test_what_is_not_a_chunk_a_cursor_or_a_search_is_refused(play):
         ({"text": "a\nb"}, "log-text-lines"),
     ]:
         with pytest.raises(Refused) as error:
-            writer.coordinator.logs(**wanted)
+            writer.coordinator.logs(LogsRequest(**wanted))
         assert (error.value.code, error.value.status) == (code, 422)
-    assert writer.coordinator.logs().lines == []
+    assert writer.coordinator.logs(LogsRequest()).lines == []

@@ -95,7 +95,7 @@ def test_a_job_that_ended_long_ago_is_removed_with_all_that_it_had_and_an_open_o
     until(lambda: is_gone(over))
     assert set(rows_of(store_url, job).values()) == {0}
     assert rows_of(store_url, other)["record_series"] == 1
-    assert [each.text for each in going.logs().lines] == ["one", "two"]
+    assert [each.text for each in going.logs(wire.LogsRequest()).lines] == ["one", "two"]
     log = soon.log_file.read_text()
     assert f"removed 1 jobs that ended more than 2 days ago, with 1 series and 2 lines: {job}" in log
     assert over.create_job(wire.JobSpec()).generation == 0  # the name is free again

@@ -67,6 +67,8 @@ def test_a_submitted_job_is_searched_while_it_runs_and_when_it_is_over(shell: Sh
         assert steps(shell.type("logs", job_id, "--grep", "step 1", "--worker", "w0")) == [
             f"[w0] step {number}" for number in (1, *range(10, 20))
         ]
+        last = shell.type("logs", job_id, "--tail", 2, "--grep", "step 1", "--worker", "w0")
+        assert last.splitlines() == ["[w0] step 18", "[w0] step 19"]
         around = shell.type("logs", job_id, "--regex", "^step 2$", "--context", 1).splitlines()
         assert [line.partition(" | ")[2] for line in around] == ["[w0] step 1", "[w0] step 2", "[w0] step 3"]
         _its_folder_leads_to_its_coordinator(shell, tmp_path / "runs" / job_id)
@@ -86,6 +88,7 @@ def test_a_submitted_job_is_searched_while_it_runs_and_when_it_is_over(shell: Sh
         if path.name.startswith("coordinator-logs"):
             path.unlink()
     assert steps(shell.type("logs", job_id, "--worker", "w0")) == [f"[w0] step {number}" for number in range(40)]
+    assert shell.type("logs", job_id, "--worker", "w0", "--tail", 1).splitlines() == ["[w0] enough"]
 
     shown = [said, warning, (folder / "job.log").read_text(), *(path.read_text() for path in folder.glob("node-*.log"))]
     kept = kept_text(copy)

@@ -11,7 +11,7 @@ from everstep.coordinator.store.store import Store
 from everstep.errors import UsageError
 from everstep.record.about import LOGS, STORE
 from everstep.storage.database import StoreError, open_engine
-from everstep.wire import Policy
+from everstep.wire import LogsRequest, Policy
 
 ASKS = {
     "summary": lambda answers: answers.jobs(),
@@ -56,4 +56,4 @@ def test_a_damaged_store_is_named(folder, answers, ask):
 def test_damaged_lines_are_named(folder, answers):
     (folder / LOGS).write_bytes(b"no database" * 1000)
     with pytest.raises(StoreError, match="file is not a database"):
-        answers.logs()
+        answers.logs(LogsRequest())

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from everstep.coordinator.store.log_reader import Cursor, LogReader
+from everstep.coordinator.store.log_reader import LogReader
 from everstep.coordinator.store.log_store import DAY_S, LogBounds, LogStore, NewLines
 from everstep.record.log_chunk import STDOUT, PrintedLine, chunk_of
-from everstep.record.log_search import LogQuery
 from everstep.storage.database import StoreError, StoreTaken
+from everstep.wire import LogsRequest
 
 BOUNDS = LogBounds(max_bytes=1 << 30, days=30)
 
@@ -39,7 +39,7 @@ def keep(store: LogStore, *lines: NewLines) -> int:
 
 
 def texts(store: LogStore) -> list[str]:
-    return [each.text for each in LogReader(store.engine).read("job", LogQuery(), Cursor(), limit=100).lines]
+    return [each.text for each in LogReader(store.engine).read("job", LogsRequest()).lines]
 
 
 def test_a_commit_that_took_place_although_it_failed_is_known_afterwards(store: LogStore) -> None:

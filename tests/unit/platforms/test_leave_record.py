@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from everstep.coordinator.finished_record import open_record
-from everstep.coordinator.store.log_reader import Cursor, LogReader
+from everstep.coordinator.store.log_reader import LogReader
 from everstep.coordinator.store.log_store import LogBounds, LogStore, NewLines
 from everstep.errors import StorageUnreachable
 from everstep.job_file.order import NodeOrder
@@ -24,8 +24,8 @@ from everstep.jobs.options import CoordinateOptions
 from everstep.platforms import status_file
 from everstep.record.about import RecordAbout
 from everstep.record.log_chunk import STDOUT, PrintedLine, chunk_of
-from everstep.record.log_search import LogQuery
 from everstep.storage.shared_folder import SharedFolder
+from everstep.wire import LogsRequest
 
 BOUNDS = LogBounds(max_bytes=1 << 30, days=30)
 
@@ -49,7 +49,7 @@ def keep(store: LogStore, text: str) -> None:
 
 def lines_of(path: Path) -> list[str]:
     with closing(LogReader.of_file(path)) as reader:
-        return [each.text for each in reader.read("job", LogQuery(), Cursor(), limit=10).lines]
+        return [each.text for each in reader.read("job", LogsRequest()).lines]
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_the_copy_has_the_lines_that_are_in_the_journal_only(folder: Path, tmp_p
     copy_record(folder, RecordAbout(job="job", state="failed"), SharedFolder(uri=str(tmp_path / "saved")))
 
     with open_record(tmp_path / "saved") as record:
-        assert [each.text for each in record.logs().lines] == ["the last words"]
+        assert [each.text for each in record.logs(LogsRequest()).lines] == ["the last words"]
         assert (record.about.state, list(record.about.files)) == ("failed", ["coordinator-logs.db"])
     assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "saved").iterdir()} == {
         "coordinator-logs.db": 0o600,
@@ -81,7 +81,7 @@ def test_a_record_on_a_disk_that_cannot_be_written_is_read(folder: Path, tmp_pat
     for path in (tmp_path / "saved" / "coordinator-logs.db", tmp_path / "saved"):
         path.chmod(path.stat().st_mode & ~0o222)
     with open_record(tmp_path / "saved") as record:
-        assert [each.text for each in record.logs(regex="w.rds").lines] == ["the last words"]
+        assert [each.text for each in record.logs(LogsRequest(regex="w.rds")).lines] == ["the last words"]
         assert record.series().series == []
     assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == names
     (tmp_path / "saved").chmod(0o700)

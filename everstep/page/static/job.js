@@ -1,6 +1,6 @@
 // A job: what it is doing, in one line, and its views.
 
-import { useEffect, useMemo } from "./vendor/hooks.js";
+import { useLayoutEffect, useMemo } from "./vendor/hooks.js";
 import { Checkpoints } from "./checkpoints.js";
 import { Configuration } from "./configuration.js";
 import { clock, count, duration, tail } from "./format.js";
@@ -19,7 +19,7 @@ const KEPT = ["x", "smooth", "logx", "logy"]; // of the address, from view to vi
 /** @param {{job: string}} props */
 export function Job({ job }) {
   const state = useMemo(() => new JobState(job), [job]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     look([job]);
     document.title = `${job} – Everstep`;
     state.open();

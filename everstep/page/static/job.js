@@ -9,6 +9,7 @@ import { JobState } from "./job_state.js";
 import { look } from "./live.js";
 import { Logs } from "./logs.js";
 import { Metrics, Sections, Toolbar, useLooks } from "./metrics.js";
+import { loadPlots } from "./plot.js";
 import { address, query } from "./route.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { Workers } from "./workers.js";
@@ -23,6 +24,7 @@ export function Job({ job }) {
     look([job]);
     document.title = `${job} – Everstep`;
     state.open();
+    loadPlots(); // while the data come
     return () => {
       state.close();
       look([]);

@@ -12,8 +12,16 @@ from everstep.page.static_files import FOLDER, STARTED, VENDOR
 from lab.required import missing
 
 MODULES = {
-    "main.js": 'import { say, twice as two } from "./words.js";\nimport make from "./lib/make.js";\nsay(two(make(1)));\n',
-    "words.js": 'import { out } from "./lib/out.js";\nexport const say = (x) => out(x);\nexport function twice(x) {\n  return 2 * x;\n}\n',
+    "main.js": """import { say, twice as two } from "./words.js";
+import make from "./lib/make.js";
+say(two(make(1)));
+""",
+    "words.js": """import { out } from "./lib/out.js";
+export const say = (x) => out(x);
+export function twice(x) {
+  return 2 * x;
+}
+""",
     "lib/make.js": 'import{plus as p}from"./out.js";var n=1;export default function(x){return p(x,n)}',
     "lib/out.js": 'export{o as out}from"../deep.js";function a(x,y){return x+y}export{a as plus};',
     "deep.js": "let told = 0;\nconst o = (x) => console.log(x, ++told);\nexport { o };\n",

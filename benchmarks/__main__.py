@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 NAMES = (
-    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "scale", "leases", "metrics", "join",
-    "forming", "levels", "sampler", "loader", "controller", "stragglers", "footprint", "checkpoint", "trainer",
-    "submit",
+    "recovery", "node_loss", "goodput", "launch", "step_overhead", "membership", "scale", "leases", "metrics",
+    "page --minutes 1", "join", "forming", "levels", "sampler", "loader", "controller", "stragglers", "footprint",
+    "checkpoint", "trainer", "submit",
 )  # fmt: skip
 
 
@@ -17,7 +17,9 @@ def main() -> int:
     failed = []
     for name in NAMES:
         print(f"== {name}", flush=True)
-        if subprocess.run([sys.executable, Path(__file__).with_name(f"{name}.py")], check=False).returncode:
+        file, *arguments = name.split()
+        command = [sys.executable, Path(__file__).with_name(f"{file}.py"), *arguments]
+        if subprocess.run(command, check=False).returncode:
             failed.append(name)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)

@@ -6,8 +6,10 @@ its own row. So a page of the list costs no query, however many people look."""
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from operator import attrgetter
 
 from everstep import wire
 from everstep.coordinator.job import CoordinatedJob
@@ -37,10 +39,11 @@ class JobListing:
             text = f"cannot sort by {sort!r}: a job has {', '.join(sorted(_SORTED_BY))}"
             raise Refused(text, status=422, code="parameter-invalid")
         rows = await self._all()
-        found = [each for each in rows if _matches(each, search.casefold(), states)]
+        text = search.casefold()
+        found = [each for each in rows if _matches(each, text, states)] if text or states else rows
         # By name where they are equal: no row may be on two pages, or on none.
-        found.sort(key=lambda each: each.job, reverse=is_descending)
-        found.sort(key=lambda each: _key(getattr(each, sort)), reverse=is_descending)
+        key = _by_end if sort == "ended_at" else attrgetter(sort, "job")
+        found = sorted(found, key=key, reverse=is_descending)
         return wire.JobList(jobs=found[start : start + limit], num_found=len(found), num_jobs=len(rows))
 
     def keep(self, summary: wire.JobSummary) -> None:
@@ -119,6 +122,6 @@ def _matches(summary: wire.JobSummary, text: str, states: Sequence[str]) -> bool
     return not text or any(text in each.casefold() for each in (summary.job, summary.name, summary.reason))
 
 
-def _key(value: str | float | None) -> str | float:
-    """None is the end of a job that is not over: later than all others."""
-    return float("inf") if value is None else value
+def _by_end(summary: wire.JobSummary) -> tuple[float, str]:
+    """A job that is not over ends later than all others."""
+    return math.inf if summary.ended_at is None else summary.ended_at, summary.job

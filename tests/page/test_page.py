@@ -136,8 +136,8 @@ def test_names_and_lines_of_users_are_text(view: Window) -> None:
 
 
 def test_zoom_stays_while_points_come_and_peaks_are_drawn(view: Window, cluster: Cluster) -> None:
-    page = view.open(f"{JOB}?find=training/loss&from=40&to=60")
-    plot = page.get_by_role("figure").filter(has_text="loss")
+    page = view.open(f"{JOB}?find=loss&from=40&to=60")
+    plot = page.get_by_role("figure").filter(has=page.get_by_role("button", name="Table of training/loss"))
     plot.get_by_text(re.compile(r"^\d+ of 21 points$")).wait_for()
     plot.get_by_role("button", name="Table of training/loss").click()
     peak = plot.get_by_role("row").filter(has=page.get_by_role("cell", name="50", exact=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -39,12 +38,6 @@ def test_the_modules_agree_with_their_types(tmp_path: Path) -> None:
     modules = sorted(path.name for path in tmp_path.glob("*.js"))
     done = subprocess.run([TSC, *OPTIONS.split(), *modules], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-
-
-def test_all_modules_of_the_first_view_are_asked_for_at_once() -> None:
-    named = set(re.findall(r'modulepreload" href="/static/([^"]+)"', (STATIC / "index.html").read_text()))
-    imported = {name for path in STATIC.glob("*.js") for name in re.findall(r'from "\./([^"]+)"', path.read_text())}
-    assert named == imported | {"vendor/signals-core.js"}
 
 
 def test_no_module_is_long() -> None:

@@ -64,7 +64,8 @@ class PageDoor:
             return True
         if path.startswith(_API) or method not in ("GET", "HEAD"):
             return False
-        reply = await asyncio.to_thread(self._files.reply, path, dict(scope["headers"]))
+        headers = dict(scope["headers"])
+        reply = self._files.kept(path, headers) or await asyncio.to_thread(self._files.reply, path, headers)
         if reply is None:
             return False
         await send({"type": "http.response.start", "status": reply.status, "headers": list(reply.headers)})

@@ -6,6 +6,9 @@ import { signal } from "./vendor/signals.js";
  * @type {import("./vendor/signals.js").Signal<boolean | null>} */
 export const isSignedIn = signal(null);
 
+/** Whether a code is being exchanged: without a session, a view need not ask before. */
+export const isEntering = signal(false);
+
 /** What the door says. */
 export const doorSays = signal("");
 
@@ -33,7 +36,10 @@ async function call(path, how = {}) {
     throw new Refused("The coordinator does not answer.", 0, "away");
   }
   const body = await reply.json().catch(() => ({}));
-  if (reply.ok) return body;
+  if (reply.ok) {
+    if (path !== "/v1/session") isSignedIn.value ??= true;
+    return body;
+  }
   if (reply.status === 401 && path !== "/v1/session") {
     doorSays.value = body.code === "session-expired" ? "Your session has ended. Sign in again." : "";
     isSignedIn.value = false;
@@ -66,16 +72,21 @@ function session(method, body) {
  * the history nor a copied link has it. */
 export async function enter() {
   const code = new URLSearchParams(location.hash.slice(1)).get("code");
-  if (code) {
-    history.replaceState(null, "", location.pathname + location.search);
-    try {
-      return await signIn({ code });
-    } catch (error) {
-      doorSays.value = /** @type {Error} */ (error).message;
-    }
+  if (!code) return isSignedIn.value === null ? goOn() : undefined;
+  isEntering.value = true;
+  history.replaceState(null, "", location.pathname + location.search);
+  try {
+    await signIn({ code });
+  } catch (error) {
+    doorSays.value = /** @type {Error} */ (error).message;
+    await goOn();
   }
-  // A session that is open goes on, whatever the code was. Without an answer, the view says so and tries again.
-  if (isSignedIn.value === null || code) await get("/v1/session").then(() => (isSignedIn.value = true), (error) => (isSignedIn.value = error.status !== 401));
+  isEntering.value = false;
+}
+
+/** With the session that is open, if there is one. Without an answer, the view says so and tries again. */
+async function goOn() {
+  await get("/v1/session").then(() => (isSignedIn.value = true), (error) => (isSignedIn.value = error.status !== 401));
 }
 
 /** @param {{code: string} | {token: string}} proof */

@@ -18,10 +18,10 @@ export function number(value) {
 /** @param {string} text */
 const sign = (text) => text.replace("-", "−");
 
-/** A count with separators: 12,345.
+/** A count with separators: 12,345. Not by toLocaleString, which a table of jobs would spend most of its time in.
  * @param {number} value */
 export function count(value) {
-  return value.toLocaleString("en-US");
+  return String(value).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
 /** A short count: 1.2k.
@@ -61,9 +61,14 @@ export function duration(seconds) {
 export function clock(time, now = Date.now() / 1000) {
   if (!time || time < 0) return "–";
   const date = new Date(time * 1000);
-  const day = date.toDateString() === new Date(now * 1000).toDateString() ? "" : `${date.toLocaleDateString("sv-SE")} `;
-  return day + date.toLocaleTimeString("sv-SE");
+  const today = new Date(now * 1000);
+  const isToday = date.getDate() === today.getDate() && Math.abs(time - now) < 86400;
+  const day = isToday ? "" : `${date.getFullYear()}-${pair(date.getMonth() + 1)}-${pair(date.getDate())} `;
+  return `${day}${pair(date.getHours())}:${pair(date.getMinutes())}:${pair(date.getSeconds())}`;
 }
+
+/** @param {number} value */
+const pair = (value) => String(value).padStart(2, "0");
 
 /** "3 workers", "1 worker".
  * @param {number} amount @param {string} word */

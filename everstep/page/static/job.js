@@ -1,6 +1,6 @@
 // A job: what it is doing, in one line, and its views.
 
-import { useEffect, useMemo } from "./vendor/hooks.js";
+import { useLayoutEffect, useMemo } from "./vendor/hooks.js";
 import { Checkpoints } from "./checkpoints.js";
 import { Configuration } from "./configuration.js";
 import { clock, count, duration, tail } from "./format.js";
@@ -9,6 +9,7 @@ import { JobState } from "./job_state.js";
 import { look } from "./live.js";
 import { Logs } from "./logs.js";
 import { Metrics, Sections, Toolbar, useLooks } from "./metrics.js";
+import { loadPlots } from "./plot.js";
 import { address, query } from "./route.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { Workers } from "./workers.js";
@@ -19,10 +20,11 @@ const KEPT = ["x", "smooth", "logx", "logy"]; // of the address, from view to vi
 /** @param {{job: string}} props */
 export function Job({ job }) {
   const state = useMemo(() => new JobState(job), [job]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     look([job]);
     document.title = `${job} – Everstep`;
     state.open();
+    loadPlots(); // while the data come
     return () => {
       state.close();
       look([]);

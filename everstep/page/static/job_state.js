@@ -12,6 +12,7 @@ import { Series } from "./series.js";
 /** @typedef {{agent: string, address: string, num_workers: number, is_present: boolean, node_rank: number, reason: string}} Node */
 
 const RETRY_MS = 2000;
+const MOST_MARKS = 1000; // of a call
 
 export class JobState {
   /** @param {string} job */
@@ -66,7 +67,7 @@ export class JobState {
   async refresh() {
     clearTimeout(this.timer);
     try {
-      await Promise.all([this.fetchAbout(), this.fetchView(), this.fetchMarks(), this.fetchSeries()]);
+      await Promise.all([this.fetchSeries(), this.fetchAbout(), this.fetchMarks(), this.fetchView()]); // plots take longest
       this.problem.value = null;
       this.newLines.value++; // the log's view asks by itself what is new
     } catch (error) {
@@ -98,9 +99,9 @@ export class JobState {
     /** @type {Mark[]} */
     const fetched = [];
     for (;;) {
-      const page = await get(`${jobPath(this.job)}/band`, { after, limit: 1000 });
+      const page = await get(`${jobPath(this.job)}/band`, { after, limit: MOST_MARKS });
       fetched.push(...page.marks);
-      if (!page.marks.length || page.last === after) break;
+      if (page.marks.length < MOST_MARKS || page.last === after) break;
       after = page.last;
     }
     this.marks.value ??= [];

@@ -1,7 +1,7 @@
 // All jobs of the coordinator: a table that sorts, filters and searches at the coordinator and fetches what is seen.
 // Rows change in place as jobs go on.
 
-import { useCallback, useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import { signal } from "./vendor/signals.js";
 import { get } from "./api.js";
 import { Bar } from "./bar.js";
@@ -121,7 +121,7 @@ export function Jobs() {
     look([]);
     document.title = "Jobs – Everstep";
   }, []);
-  useEffect(() => listing.ask(asked), [asked]);
+  useLayoutEffect(() => listing.ask(asked), [asked]); // before anything is painted
   useEffect(() => {
     const later = () => (timer.current ??= setTimeout(() => ((timer.current = null), listing.renew()), 1000));
     const ends = [

@@ -1,7 +1,8 @@
-// Starts the page: the session first, then the view that the address names.
+// Starts the page with the view that the address names. It asks for its data while the session is looked up, and is
+// seen when either is answered.
 
 import { render } from "./vendor/preact.js";
-import { enter, isSignedIn, signOut } from "./api.js";
+import { enter, isEntering, isSignedIn, signOut } from "./api.js";
 import { Compare } from "./compare.js";
 import { Door } from "./door.js";
 import { html } from "./html.js";
@@ -31,8 +32,8 @@ function Top() {
 }
 
 function View() {
-  if (isSignedIn.value === null) return null;
-  if (!isSignedIn.value) return html`<${Door} />`;
+  if (isSignedIn.value === null && isEntering.value) return null;
+  if (isSignedIn.value === false) return html`<${Door} />`;
   const { name, job } = view.value;
   if (name === "job") return html`<${Job} key=${job} job=${job} />`;
   if (name === "compare") return html`<${Compare} />`;
@@ -41,10 +42,10 @@ function View() {
 }
 
 function Page() {
-  return html`<${Top} /><main id="main" tabindex="-1"><${View} /></main>`;
+  return html`<${Top} /><main id="main" tabindex="-1" hidden=${isSignedIn.value === null}><${View} /></main>`;
 }
 
 document.addEventListener("click", follow);
 addEventListener("hashchange", enter); // an address with a code, pasted into this tab
+enter();
 render(html`<${Page} />`, /** @type {HTMLElement} */ (document.getElementById("page")));
-await enter();

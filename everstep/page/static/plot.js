@@ -1,7 +1,7 @@
 // One plot on a canvas: lines on a shared x axis. Drawn by uPlot; new data change the lines and nothing else. The range
 // of x belongs to the view, so that all plots and the band of workers show the same stretch.
 
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 import { align, smooth } from "./curve.js";
 import { html } from "./html.js";
 import { color, dash, inks } from "./palette.js";
@@ -28,13 +28,15 @@ const RETRY_MS = 2000;
 
 /** @type {Promise<any> | null} */
 let loading = null;
+/** @type {any} */
+let loaded = null;
 
-/** The plotting script, when the first plot is drawn. A browser never tries a failed import again, unless it has another
- * address.
+/** The plotting script, when a view with plots is opened. A browser never tries a failed import again, unless it has
+ * another address.
  * @param {number} attempt @returns {Promise<any>} */
-function loadPlots(attempt = 0) {
+export function loadPlots(attempt = 0) {
   loading ??= import(attempt ? `./vendor/uplot.js?${attempt}` : "./vendor/uplot.js").then(
-    (module) => module.default,
+    (module) => (loaded = module.default),
     () => {
       loading = null;
       return new Promise((resolve) => setTimeout(resolve, RETRY_MS)).then(() => loadPlots(attempt + 1));
@@ -49,16 +51,20 @@ export function Plot(props) {
   const plot = useRef(/** @type {any} */ (null));
   const latest = useRef(props);
   latest.current = props;
-  const [uPlot, setPlots] = useState(/** @type {any} */ (null));
+  const [uPlot, setPlots] = useState(() => loaded);
   const dark = isDark.value;
   const smoothing = props.smoothing ?? 0;
   const form = [dark, props.axis, props.isLogX, props.isLogY, smoothing > 0, props.lines.map((each) => each.index).join()].join();
 
   useEffect(() => {
-    loadPlots().then((loaded) => setPlots(() => loaded));
+    if (!uPlot) loadPlots().then((made) => setPlots(() => made));
   }, []);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
+    plot.current?.setData(data(latest.current), true);
+  }, [props.lines, smoothing, props.range?.[0], props.range?.[1], props.extent?.[0], props.extent?.[1]]);
+
+  useLayoutEffect(() => {
     const element = box.current;
     if (!uPlot || !element) return undefined;
     const made = new uPlot(options(uPlot, latest, dark, element), data(latest.current), element);
@@ -73,10 +79,6 @@ export function Plot(props) {
       plot.current = null;
     };
   }, [uPlot, form]);
-
-  useEffect(() => {
-    plot.current?.setData(data(latest.current), true);
-  });
 
   return html`<div class="canvas" ref=${box} role="img" aria-label=${props.label}></div>`;
 }

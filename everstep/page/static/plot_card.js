@@ -1,6 +1,6 @@
 // A series as a card: its plot, its last value, a sentence, and a table for those who want the numbers.
 
-import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+import { useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import { curve } from "./curve.js";
 import { clock, count, number } from "./format.js";
 import { html } from "./html.js";
@@ -8,6 +8,7 @@ import { Plot } from "./plot.js";
 import { xText } from "./ticks.js";
 
 const MOST_ROWS = 200;
+const NEAR_PX = 300;
 
 /** @param {{series: import("./series.js").Series, title: string, lookup: import("./metrics.js").Looks, index: number}} props */
 export function PlotCard({ series, title, lookup, index }) {
@@ -19,19 +20,22 @@ export function PlotCard({ series, title, lookup, index }) {
   const view = series.view.value;
   const { axis, place, range, extent } = lookup;
 
-  useEffect(() => {
+  // All of these before the next frame: what a plot shows is asked for at once.
+  useLayoutEffect(() => {
     const element = box.current;
     if (!element) return undefined;
-    const observer = new IntersectionObserver(([entry]) => setNear(entry.isIntersecting), { rootMargin: "300px" });
+    const { top, bottom } = element.getBoundingClientRect();
+    setNear(bottom > -NEAR_PX && top < innerHeight + NEAR_PX); // the observer tells later, and then of each change
+    const observer = new IntersectionObserver(([entry]) => setNear(entry.isIntersecting), { rootMargin: `${NEAR_PX}px` });
     observer.observe(element);
     return () => observer.disconnect();
   }, []);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!isNear) return undefined;
     series.want((box.current?.clientWidth ?? 400) - 90);
     return () => series.unwant();
   }, [isNear, series]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (isNear) series.look(range && series.whole ? lookup.toSteps(series.whole, range) : null);
   }, [isNear, range?.[0], range?.[1], axis, series.whole]);
 

@@ -148,16 +148,16 @@ export class Series {
       return;
     }
     const isFit = append(this.whole, points);
-    if (this.part && this.zoom) append(this.part, before(points, this.zoom[1]));
+    if (this.part && this.zoom) append(this.part, within(points, this.zoom));
     if (!isFit || points.is_thinned || this.whole.firsts.length > MOST_ENTRIES) this.refetch(PAUSE_MS);
     this.version.value++;
   }
 }
 
 /** The points of these that a zoomed window may get.
- * @param {Points} points @param {number} stop @returns {Points} */
-function before(points, stop) {
-  const kept = points.steps.map((_, i) => i).filter((i) => points.steps[i] < stop);
+ * @param {Points} points @param {[number, number]} zoom @returns {Points} */
+function within(points, [start, stop]) {
+  const kept = points.steps.map((_, i) => i).filter((i) => points.steps[i] >= start && points.steps[i] < stop);
   if (kept.length === points.steps.length) return points;
   return { ...points, steps: kept.map((i) => points.steps[i]), times: kept.map((i) => points.times[i]), values: kept.map((i) => points.values[i]) };
 }

@@ -17,7 +17,7 @@ const OVERSCAN = 8;
  */
 export function VirtualTable({ total, height, head, columns, label, row, onNeed }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
-  const [seen, setSeen] = useState([0, 40]);
+  const [seen, setSeen] = useState(() => [0, Math.ceil(innerHeight / height)]); // more when these are drawn
   useEffect(() => {
     const element = box.current;
     if (!element) return undefined;

@@ -45,6 +45,24 @@ def test_the_index_names_files_by_a_version_that_is_kept_for_good(files):
     assert header(reply, b"content-type") == "text/javascript; charset=utf-8"
 
 
+def test_a_file_asked_for_before_is_sent_without_looking(files, folder):
+    path = f"/static/{version(files)}/app.js"
+    assert files.kept(path, {}) is None
+    asked = files.reply(path, {})
+    (folder / "app.js").unlink()
+    assert files.kept(path, {}) == asked
+    assert files.kept("/static/app.js", {}) is None and files.kept(f"/static/{version(files)}/", {}) is None
+
+
+def test_a_script_that_browsers_start_brings_what_it_imports(files, folder):
+    (folder / "main.js").write_text('import { x } from "./x.js";\nx();')
+    (folder / "x.js").write_text("export const x = () => 1;")
+    body = files.reply("/static/main.js", {}).body
+    assert b"const x = () => 1;" in body and b"import" not in body
+    (folder / "x.js").write_text("export const x = () => 2;")
+    assert b"const x = () => 2;" in files.reply("/static/main.js", {}).body
+
+
 def test_a_file_that_changes_gets_another_address(files, folder):
     before = version(files)
     (folder / "app.js").write_text("changed")

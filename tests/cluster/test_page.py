@@ -118,7 +118,7 @@ def test_the_folder_of_a_run_that_is_over_is_looked_at_in_a_browser(start, tmp_p
         assert page.locator(".head .state").inner_text() == "finished"
         plot = page.get_by_role("figure").filter(has_text="loss")
         plot.locator("canvas").wait_for()
-        plot.get_by_text(re.compile(r"^\d+ of 19\d points$")).wait_for()
+        plot.get_by_text(re.compile(r"^\d+ of 192 points$")).wait_for()
         page.get_by_role("img", name=re.compile("Death .* w1 died: killed by SIGKILL")).wait_for()
         page.get_by_role("link", name="Logs").click()
         page.get_by_role("log").get_by_text("epoch 11 is over").first.wait_for()

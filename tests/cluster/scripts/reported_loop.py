@@ -23,6 +23,7 @@ for epoch in trainer.epochs(12):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        everstep.report({"loss": loss.item()}, step=trainer.num_steps)
+        if trainer.num_steps:  # after the first micro-batch of several, no step is committed yet
+            everstep.report({"loss": loss.item()}, step=trainer.num_steps)
         time.sleep(0.03)
     print(f"epoch {epoch} is over", flush=True)

@@ -23,7 +23,7 @@ SYSTEM_PACKAGES := iproute2 nftables openssl postgresql slurmctld slurmd slurm-c
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-setup: $(STAMP) system page node_modules  ## virtual environment with everstep, its extras and the test tools
+setup: $(STAMP) system page  ## virtual environment with everstep, its extras and the test tools
 
 # Bytecode on all cores, but for oci and kubernetes.aio, which are large and mostly unused. Not left to the first import:
 # tests mount the environment read-only. A file that does not compile is a template or for another Python.
@@ -51,17 +51,17 @@ system:
 	  echo "could not install $$missing: the tests that need them are skipped"; \
 	else echo "missing $$missing: the tests that need them are skipped"; fi
 
-# The page's scripts, by package-lock.json. Without them all but the page works, and the page says what to do.
-page: system
-	@if ! $(PYTHON) tools/page_vendor.py --check 2>/dev/null; then \
-	  if ! command -v npm >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    echo "installing npm"; apt-get install -y -qq --no-install-recommends npm >/dev/null 2>&1; fi; \
-	  $(PYTHON) tools/page_vendor.py || echo "the page cannot be opened until make setup has brought its scripts"; fi
+# By package-lock.json: what the page is built with, and for its tests axe-core, which finds what keeps people out, and
+# TypeScript, which reads the types in comments.
+node_modules: package.json package-lock.json | system
+	@if ! command -v npm >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing npm"; apt-get install -y -qq --no-install-recommends npm >/dev/null 2>&1; fi; \
+	if command -v npm >/dev/null && npm ci --ignore-scripts --no-audit --no-fund --silent; then touch $@; \
+	else echo "npm could not install the page's packages: the tests that need them are skipped"; fi
 
-# For the tests of the page only: axe-core finds what keeps people out, TypeScript reads the types in comments.
-node_modules: package.json package-lock.json | page
-	@if command -v npm >/dev/null && npm ci --ignore-scripts --no-audit --no-fund --silent; then touch $@; \
-	else echo "npm could not bring axe-core and TypeScript: the tests that need them are skipped"; fi
+# Without it all but the page works, and the page says what to do.
+page: node_modules  ## build the page's scripts, if one of them has changed
+	@$(PYTHON) tools/page_vendor.py || echo "the page is missing or outdated until make page has built it"
 
 # Every view, light and dark, for a phone and for a desk; to be looked at, not compared.
 page-pictures: setup  ## pictures of every view of the page, in build/page-pictures

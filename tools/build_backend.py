@@ -1,7 +1,7 @@
-"""How a wheel is built: setuptools, after the page's scripts were fetched (`page_vendor`).
+"""How a wheel is built: setuptools, after the page's scripts were built (`page_vendor`).
 
-Where they cannot be fetched, for want of npm, a registry or a disk that can be written, the wheel is built without
-them: all but the page works, and the page says what to do."""
+Where they cannot be built, for want of npm, a registry or a disk that can be written, the wheel is built with what is
+there: all but the page works, and the page says what to do."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_dire
     try:
         page_vendor.main()
     except (SystemExit, OSError) as problem:
-        print(f"everstep: this wheel has no page: {problem}", file=sys.stderr)
+        print(f"everstep: the page is missing or outdated in this wheel: {problem}", file=sys.stderr)
     return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)

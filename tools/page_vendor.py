@@ -1,107 +1,119 @@
-"""Bring the page's third-party scripts to everstep/page/static/vendor, as package-lock.json has them.
+"""Build the page's scripts: everstep/page/static/*.js and the packages of package-lock.json, joined by esbuild.
 
-    python tools/page_vendor.py            fetch with npm if they are missing or the lock file has changed
-    python tools/page_vendor.py --check    only say whether they are there
+    python tools/page_vendor.py            build if a script or the lock file has changed since the last time
+    python tools/page_vendor.py --check    only say whether that is needed
 
-npm compares each package with its hash in the lock file; which registry it asks is its own configuration. Browsers
-know no bare names such as "preact", so imports are rewritten to files next to each other. Nothing is bundled, and
-nothing of it is committed: the wheel contains these files, with their licenses."""
+npm compares each package with its hash in the lock file; which registry it asks is its own configuration. A browser
+loads one file for each part that it starts by itself: the page, the worker that all tabs share, and uPlot, which only
+views with plots need. None of it is committed: the wheel contains these files, with the packages' licenses."""
 
 from __future__ import annotations
 
 import hashlib
-import re
+import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-VENDOR = ROOT / "everstep" / "page" / "static" / "vendor"
+STATIC = ROOT / "everstep" / "page" / "static"
+BUILT = STATIC / "built"
 LOCK = ROOT / "package-lock.json"
-STAMP = "lock.txt"
+STAMP = "built_from.txt"
 LONGEST_S = 300
 
-MODULES = {  # the name that scripts import: (file in the package, its name here)
-    "preact": ("preact/dist/preact.mjs", "preact.js"),
-    "preact/hooks": ("preact/hooks/dist/hooks.mjs", "hooks.js"),
-    "@preact/signals-core": ("@preact/signals-core/dist/signals-core.mjs", "signals-core.js"),
-    "@preact/signals": ("@preact/signals/dist/signals.mjs", "signals.js"),
-    "htm": ("htm/dist/htm.mjs", "htm.js"),
-}
-SCRIPTS = {"uPlot": ("uplot/dist/uPlot.iife.min.js", "uplot.js")}  # a global name: the smallest form has no exports
-STYLES = {"uplot/dist/uPlot.min.css": "uplot.css"}
-PACKAGES = ("preact", "@preact/signals", "@preact/signals-core", "htm", "uplot")
-
-_IMPORT = re.compile(r"""(\bfrom\s*|\bimport\s*)(["'])([^"']+)\2""")
-_SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
+PARTS = (  # a built file's name, without its ending, and what it is built from
+    "main=./main.js",
+    "stream_worker=./stream_worker.js",
+    "uplot=uplot",
+    "uplot=uplot/dist/uPlot.min.css",
+)
+OPTIONS = ("--bundle", "--minify", "--format=esm", "--target=es2022", "--legal-comments=none", "--log-level=warning")
 
 
 def is_fresh() -> bool:
     try:
-        return (VENDOR / STAMP).read_text() == _stamp()
+        return (BUILT / STAMP).read_text() == _stamp()
     except OSError:
         return False
 
 
 def _stamp() -> str:
-    """Of what decides about the files: the lock file and this one."""
-    return hashlib.sha256(LOCK.read_bytes() + Path(__file__).read_bytes()).hexdigest() + "\n"
+    """The digest of each file that decides about the result. The server reads it too, to notice later changes."""
+    files = [*_sources(), LOCK, Path(__file__)]
+    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
 
 
-def fetch() -> None:
+def _sources() -> list[Path]:
+    return sorted(STATIC.glob("*.js"))
+
+
+def build() -> None:
     """All of it, or nothing changes."""
+    stamp = _stamp()  # before reading: what is edited meanwhile is built again next time
+    with tempfile.TemporaryDirectory(prefix="everstep-page-") as name:
+        folder = Path(name)
+        for path in _sources():
+            shutil.copy(path, folder)
+        if is_as_locked(ROOT / "node_modules"):
+            (folder / "node_modules").symlink_to(ROOT / "node_modules")
+        else:
+            _install(folder)
+        bundle(folder)
+        (folder / "out" / "LICENSES.txt").write_text(_licenses(folder / "node_modules"))
+        (folder / "out" / STAMP).write_text(stamp)
+        _replace(folder / "out", BUILT)
+
+
+def is_as_locked(modules: Path) -> bool:
+    """npm writes down what it has installed, which leaves out the packages for other platforms."""
+    try:
+        installed = json.loads((modules / ".package-lock.json").read_text())["packages"]
+    except (OSError, ValueError):
+        return False
+    locked = {name: each for name, each in _locked().items() if name in installed or not each.get("optional")}
+    return {name: each.get("integrity") for name, each in installed.items()} == {
+        name: each["integrity"] for name, each in locked.items()
+    }
+
+
+def _locked() -> dict[str, dict[str, object]]:
+    packages: dict[str, dict[str, object]] = json.loads(LOCK.read_text())["packages"]
+    return {name: each for name, each in packages.items() if name}  # "" is the page itself
+
+
+def _install(folder: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:
-        sys.exit(
-            "npm is missing: the page's scripts cannot be fetched\n  HINT: install Node.js with npm, then make setup"
-        )
-    with tempfile.TemporaryDirectory(prefix="everstep-page-") as folder:
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(ROOT / name, folder)
-        command = [npm, "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
-        try:
-            is_good = subprocess.run(command, cwd=folder, timeout=LONGEST_S).returncode == 0
-        except subprocess.TimeoutExpired:
-            is_good = False
-        if not is_good:
-            sys.exit("npm ci failed: the page's scripts cannot be fetched\n  HINT: can npm reach its registry?")
-        copy(Path(folder) / "node_modules", VENDOR)
+        sys.exit("npm is missing: cannot build the page's scripts\n  HINT: install Node.js with npm, then make page")
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(ROOT / name, folder)
+    if not _succeeds([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"], folder):
+        sys.exit("npm ci failed: cannot build the page's scripts\n  HINT: can npm reach its registry?")
 
 
-def copy(modules: Path, vendor: Path) -> None:
-    """From installed packages to files that a browser can run."""
-    made = Path(tempfile.mkdtemp(prefix=".vendor-", dir=vendor.parent))
+def bundle(folder: Path) -> None:
+    """From the scripts in this folder and the packages in its node_modules to files in its `out`."""
+    if not _succeeds([folder / "node_modules" / ".bin" / "esbuild", *PARTS, *OPTIONS, "--outdir=out"], folder):
+        sys.exit("esbuild failed: the page's scripts are as they were\n  HINT: see its message above")
+
+
+def _succeeds(command: Sequence[str | Path], folder: Path) -> bool:
+    environ = {key: value for key, value in os.environ.items() if key != "NODE_PATH"}  # packages of nowhere else
     try:
-        _fill(made, modules)
-        shutil.rmtree(vendor, ignore_errors=True)
-        made.rename(vendor)
-    except BaseException:  # beside `vendor`, it would be packed and served
-        shutil.rmtree(made, ignore_errors=True)
-        raise
+        return subprocess.run(command, cwd=folder, env=environ, timeout=LONGEST_S).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
-def _fill(made: Path, modules: Path) -> None:
-    for path, name in MODULES.values():
-        (made / name).write_text(_relative((modules / path).read_text()))
-    for global_name, (path, name) in SCRIPTS.items():
-        text = _SOURCE_MAP.sub("", (modules / path).read_text()).rstrip()
-        (made / name).write_text(f"{text}\nexport default {global_name};\n")
-    for path, name in STYLES.items():
-        (made / name).write_text((modules / path).read_text())
-    (made / "LICENSES.txt").write_text("\n\n".join(_license(modules / package, package) for package in PACKAGES))
-    (made / STAMP).write_text(_stamp())
-    made.chmod(0o755)
-
-
-def _relative(text: str) -> str:
-    def renamed(found: re.Match[str]) -> str:
-        if found[3] not in MODULES:
-            sys.exit(f"a script imports {found[3]!r}, which is not one of {', '.join(MODULES)}")
-        return f"{found[1]}{found[2]}./{MODULES[found[3]][1]}{found[2]}"
-
-    return _SOURCE_MAP.sub("", _IMPORT.sub(renamed, text)).rstrip() + "\n"
+def _licenses(modules: Path) -> str:
+    """Of the packages that are part of the result; those for development only are not."""
+    names = [name.removeprefix("node_modules/") for name, each in _locked().items() if not each.get("dev")]
+    return "\n\n".join(_license(modules / name, name) for name in names)
 
 
 def _license(package: Path, name: str) -> str:
@@ -109,11 +121,23 @@ def _license(package: Path, name: str) -> str:
     return f"{name}\n\n{found.read_text().strip() if found else 'see its package.json'}"
 
 
+def _replace(made: Path, place: Path) -> None:
+    near = Path(tempfile.mkdtemp(prefix=".built-", dir=place.parent))  # the same disk: a rename is all or nothing
+    try:
+        shutil.copytree(made, near, dirs_exist_ok=True)
+        near.chmod(0o755)
+        shutil.rmtree(place, ignore_errors=True)
+        near.rename(place)
+    except BaseException:  # beside `place`, it would be packed and served
+        shutil.rmtree(near, ignore_errors=True)
+        raise
+
+
 def main() -> None:
     if "--check" in sys.argv:
-        sys.exit(0 if is_fresh() else "the page's scripts are missing or outdated\n  HINT: make setup")
+        sys.exit(0 if is_fresh() else "the page's scripts are missing, or older than their sources\n  HINT: make page")
     if not is_fresh():
-        fetch()
+        build()
 
 
 if __name__ == "__main__":

@@ -1,27 +1,27 @@
 """The files of the page: found once, compressed once, and named so that a browser keeps them until they change.
 
 `index.html` names the others as `/static/FILE`. It is sent with `/static/VERSION/FILE` instead: this address is
-cached for good, because another version of any file gives other addresses. A script that browsers start is sent with
-all that it imports. Only files that are in the folder when it is listed can be asked for, so a path cannot lead out of
-it. Knows nothing of sessions or of the coordinator."""
+cached for good, because another version of any file gives other addresses. Browsers run the scripts in `built`, which
+esbuild has made of those beside it (tools/page_vendor.py). Only files that are in the folder when it is listed can be
+asked for, so a path cannot lead out of it. Knows nothing of sessions or of the coordinator."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from everstep.page.bundle import bundle
+log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent / "static"
-VENDOR = "vendor"  # the folder of third-party scripts; if one of them is there, all are
-NEEDED = f"{VENDOR}/preact.js"
+NEEDED = "built/main.js"  # if it is there, all that is built is there
+BUILT_FROM = "built/built_from.txt"  # a line for each script, as sha256sum writes it
 PREFIX = "/static/"
-STARTED = ("main.js", "stream_worker.js")  # by a browser; all others are imported
 
 _KINDS = {
     ".css": "text/css; charset=utf-8",
@@ -39,7 +39,7 @@ _ASK = "no-cache"  # may be kept, and asked about each time
 _INCOMPLETE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Everstep</title>
 <h1>The page's scripts are missing</h1>
-<p>Run <code>make setup</code> in the checkout (it needs Node.js with npm), then reload this page.
+<p>Run <code>make page</code> in the checkout (it needs Node.js with npm), then reload this page.
 A released wheel contains them. Everything else works: <code>everstep status</code>, <code>everstep metrics</code> and
 <code>everstep logs</code>.</p>
 """
@@ -96,9 +96,12 @@ class StaticFiles:
         """The files that there are now: in a checkout, one may have been edited."""
         found = sorted(_entries(self._folder, ""))
         version = hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+        paths = {name: self._folder / name for name, *_ in found}
         if version != self._version:
             self._version, self._files = version, {}
-        return {name: self._folder / name for name, *_ in found}
+            if changed := _changed(paths):
+                log.warning("the page is older than its scripts %s: run make page", ", ".join(changed))
+        return paths
 
     def _index(self, paths: Mapping[str, Path]) -> StaticFile:
         if NEEDED not in paths or "index.html" not in paths:
@@ -111,11 +114,7 @@ class StaticFiles:
 
     def _file(self, name: str, paths: Mapping[str, Path]) -> StaticFile:
         if name not in self._files:
-            content = paths[name].read_bytes()
-            if name in STARTED:
-                modules = {each: path.read_text() for each, path in paths.items() if path.suffix == ".js"}
-                content = bundle(name, modules).encode()
-            self._files[name] = _file(content, paths[name].suffix)
+            self._files[name] = _file(paths[name].read_bytes(), paths[name].suffix)
         return self._files[name]
 
 
@@ -127,6 +126,17 @@ def _entries(folder: Path, prefix: str) -> Iterator[tuple[str, int, int]]:
                 yield from _entries(folder / each.name, f"{prefix}{each.name}/")
             elif os.path.splitext(each.name)[1] in _KINDS and each.is_file():
                 yield f"{prefix}{each.name}", each.stat().st_mtime_ns, each.stat().st_size
+
+
+def _changed(paths: Mapping[str, Path]) -> list[str]:
+    """The scripts that are not those that the page was built from; by their digests, because installing a wheel gives
+    files any times."""
+    if BUILT_FROM not in paths:
+        return []
+    known = set(paths[BUILT_FROM].read_text().splitlines())
+    scripts = [path for name, path in paths.items() if path.suffix == ".js" and "/" not in name]
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in scripts}
+    return [name for name, digest in digests.items() if f"{digest}  {name}" not in known]
 
 
 def _file(content: bytes, suffix: str) -> StaticFile:

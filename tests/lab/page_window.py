@@ -17,10 +17,10 @@ from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.wire import PageCodeRequest
 from lab.required import missing
+from tools import page_vendor
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
-VENDOR = ROOT / "everstep" / "page" / "static" / "vendor"
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -72,8 +72,8 @@ def chromium() -> Iterator[Any]:
     program = shutil.which("chromium")
     if program is None:
         missing("browser", "chromium is not installed; make setup brings it")
-    if not VENDOR.is_dir():
-        missing("browser", "the page's scripts are not there; make setup brings them")
+    if not page_vendor.is_fresh():
+        missing("browser", "the page's scripts are missing, or older than their sources; make page builds them")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, headless=True, args=list(FLAGS))
         yield browser

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from everstep.page.static_files import StaticFiles
 from everstep.platforms.image import FOLDER, place_wheel, wheels_in
 from lab.command import ROOT
 
+BUILT = "everstep/page/static/built/"
 ARTIFACTS = ROOT / "everstep" / "templates" / "oci" / "oci_dist_training_artifacts" / "pytorch" / "v1"
 
 
@@ -30,21 +33,33 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_all_files_are_in_the_wheel(wheel: Path) -> None:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("everstep/")}
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "everstep"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert {name for name in tracked.stdout.split() if (ROOT / name).exists()} <= packed
+    assert _files_of("everstep") <= packed
 
 
 def test_the_wheel_has_the_scripts_of_the_page_with_their_licenses(wheel: Path) -> None:
-    """As the lock file has them; none of them is in the repository."""
+    """Built with packages as the lock file has them; none of it is in the repository."""
     packed = zipfile.ZipFile(wheel)
-    vendor = "everstep/page/static/vendor/"
-    names = {name.removeprefix(vendor) for name in packed.namelist() if name.startswith(vendor)}
-    assert {"preact.js", "hooks.js", "signals-core.js", "signals.js", "htm.js", "uplot.js", "uplot.css"} <= names
-    assert packed.read(vendor + "LICENSES.txt").count(b"opyright") >= 4
+    names = {name.removeprefix(BUILT) for name in packed.namelist() if name.startswith(BUILT)}
+    assert names == {"main.js", "stream_worker.js", "uplot.js", "uplot.css", "LICENSES.txt", "built_from.txt"}
+    assert packed.read(f"{BUILT}LICENSES.txt").count(b"opyright") >= 4
     assert not [name for name in packed.namelist() if "node_modules" in name or name.startswith("tools/")]
+
+
+def test_a_wheel_built_without_npm_has_all_but_the_page(tmp_path: Path) -> None:
+    """From a fresh checkout, by a pip that finds no other program."""
+    checkout = tmp_path / "checkout"
+    files = ("pyproject.toml", "package.json", "package-lock.json", "README.md", "LICENSE")
+    for name in _files_of("everstep", "tools", *files):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    command = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", checkout)
+    _run(*command, folder=tmp_path, PATH=str(tmp_path))
+    (wheel,) = tmp_path.glob("everstep-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert not [name for name in packed.namelist() if name.startswith(BUILT)]
+        packed.extractall(tmp_path / "site")
+    page = StaticFiles(tmp_path / "site" / "everstep" / "page" / "static").reply("/", {})
+    assert page is not None and b"The page's scripts are missing" in page.body
 
 
 def test_it_installs_and_trains_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
@@ -103,6 +118,13 @@ def test_only_the_pip_section_is_read() -> None:
     text = "dependencies:\n  - numpy\n  - pip:\n      - 'a[b]>=1'  # why\n\n      # none\n      - c\n  - scipy\n"
     assert install.pip_section(text) == ["a[b]>=1", "c"]
     assert install.pip_section("dependencies: [numpy]\n") == []
+
+
+def _files_of(*names: str) -> set[str]:
+    """Those that are tracked, or would be."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *names]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return {name for name in found.stdout.split() if (ROOT / name).exists()}
 
 
 def _run(*words: str | Path, folder: Path, **env: str) -> str:

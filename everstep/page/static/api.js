@@ -1,9 +1,9 @@
 // Every call to the coordinator, in one place: the session's cookie goes along by itself; an error is a sentence.
 
-import { signal } from "./vendor/signals.js";
+import { signal } from "@preact/signals";
 
 /** Whether there is a session: null until it is known. A reply 401 to any call shows the door.
- * @type {import("./vendor/signals.js").Signal<boolean | null>} */
+ * @type {import("@preact/signals").Signal<boolean | null>} */
 export const isSignedIn = signal(null);
 
 /** Whether a code is being exchanged: without a session, a view need not ask before. */

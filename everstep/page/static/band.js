@@ -1,7 +1,7 @@
 // Workers over time, under the plots and on their x axis: generations, deaths, joins, who leads. Each mark says the
 // coordinator's own sentence when the pointer or the focus is on it; the table has them all.
 
-import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { clock, count, plural } from "./format.js";
 import { html } from "./html.js";
 import { SHOWN, lanes } from "./lanes.js";

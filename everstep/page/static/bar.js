@@ -1,6 +1,6 @@
 // The controls above a view: on a small screen one row, with the rest behind a button.
 
-import { useState } from "./vendor/hooks.js";
+import { useState } from "preact/hooks";
 import { html } from "./html.js";
 
 /** @param {{label: string, role?: string, first: any, changed?: number, children?: any}} props  changed: how many of the rest are not as usual */

@@ -1,6 +1,6 @@
 // Checkpoints that the job has reported, newest first.
 
-import { useEffect } from "./vendor/hooks.js";
+import { useEffect } from "preact/hooks";
 import { clock, count, number } from "./format.js";
 import { html } from "./html.js";
 import { listen } from "./live.js";

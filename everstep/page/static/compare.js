@@ -1,8 +1,8 @@
 // Jobs side by side: what they were started with, where they stand, and their curves in one plot per metric. Only what
 // differs is shown, unless all is asked for.
 
-import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
-import { signal } from "./vendor/signals.js";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { signal } from "@preact/signals";
 import { get, jobPath } from "./api.js";
 import { Bar } from "./bar.js";
 import { flatten, text } from "./configuration.js";

@@ -1,6 +1,6 @@
 // The door: a one-time code or a token opens a session. Neither is kept by the page.
 
-import { useState } from "./vendor/hooks.js";
+import { useState } from "preact/hooks";
 import { doorSays, signIn } from "./api.js";
 import { html } from "./html.js";
 

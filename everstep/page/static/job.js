@@ -1,6 +1,6 @@
 // A job: what it is doing, in one line, and its views.
 
-import { useLayoutEffect, useMemo } from "./vendor/hooks.js";
+import { useLayoutEffect, useMemo } from "preact/hooks";
 import { Checkpoints } from "./checkpoints.js";
 import { Configuration } from "./configuration.js";
 import { clock, count, duration, tail } from "./format.js";

@@ -1,7 +1,7 @@
 // What the page knows of one job: fetched once, then kept up to date by the stream. Nothing is fetched again while
 // increments arrive; after a gap only what changed meanwhile.
 
-import { batch, computed, signal } from "./vendor/signals.js";
+import { batch, computed, signal } from "@preact/signals";
 import { get, jobPath } from "./api.js";
 import { listen } from "./live.js";
 import { Series } from "./series.js";
@@ -18,20 +18,20 @@ export class JobState {
   /** @param {string} job */
   constructor(job) {
     this.job = job;
-    /** @type {import("./vendor/signals.js").Signal<Summary | null>} */
+    /** @type {import("@preact/signals").Signal<Summary | null>} */
     this.summary = signal(null);
-    /** @type {import("./vendor/signals.js").Signal<{policy: object, config: object, checkpoints: any[]} | null>} */
+    /** @type {import("@preact/signals").Signal<{policy: object, config: object, checkpoints: any[]} | null>} */
     this.about = signal(null);
-    /** @type {import("./vendor/signals.js").Signal<Worker[] | null>} */
+    /** @type {import("@preact/signals").Signal<Worker[] | null>} */
     this.workers = signal(null);
-    /** @type {import("./vendor/signals.js").Signal<Node[]>} */
+    /** @type {import("@preact/signals").Signal<Node[]>} */
     this.nodes = signal([]);
-    /** @type {import("./vendor/signals.js").Signal<Mark[] | null>} */
+    /** @type {import("@preact/signals").Signal<Mark[] | null>} */
     this.marks = signal(null);
-    /** @type {import("./vendor/signals.js").Signal<Series[] | null>} */
+    /** @type {import("@preact/signals").Signal<Series[] | null>} */
     this.series = signal(null);
     this.newLines = signal(0); // log lines that the stream has told of
-    /** @type {import("./vendor/signals.js").Signal<import("./api.js").Refused | null>} */
+    /** @type {import("@preact/signals").Signal<import("./api.js").Refused | null>} */
     this.problem = signal(null);
     this.isOver = computed(() => ["finished", "stopped"].includes(this.summary.value?.state ?? ""));
     /** @type {Map<number, Series>} */

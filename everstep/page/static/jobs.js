@@ -1,8 +1,8 @@
 // All jobs of the coordinator: a table that sorts, filters and searches at the coordinator and fetches what is seen.
 // Rows change in place as jobs go on.
 
-import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
-import { signal } from "./vendor/signals.js";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { signal } from "@preact/signals";
 import { get } from "./api.js";
 import { Bar } from "./bar.js";
 import { clock, count, duration, plural, tail } from "./format.js";

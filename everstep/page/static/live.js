@@ -1,12 +1,12 @@
 // What the stream tells, delivered to the views: all that arrived since the last animation frame in one go, so that the
 // page is drawn at most once per frame however much comes.
 
-import { batch, signal } from "./vendor/signals.js";
+import { batch, signal } from "@preact/signals";
 import { isSignedIn } from "./api.js";
 import { Stream } from "./stream.js";
 
 /** Whether the coordinator is heard: null until it is known. Views go on showing what they have meanwhile.
- * @type {import("./vendor/signals.js").Signal<boolean | null>} */
+ * @type {import("@preact/signals").Signal<boolean | null>} */
 export const isHeard = signal(null);
 
 const HIDDEN_MS = 500; // a hidden tab has no frames

@@ -1,8 +1,8 @@
 // The log of a job, opened at its end: earlier lines come as one scrolls up, later ones by the stream. The coordinator
 // searches. What is shown is bounded: pages at the far side make room, and are read again when one scrolls there.
 
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
-import { signal } from "./vendor/signals.js";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { signal } from "@preact/signals";
 import { get, jobPath } from "./api.js";
 import { Bar } from "./bar.js";
 import { clock, plural } from "./format.js";

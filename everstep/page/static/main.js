@@ -1,7 +1,7 @@
 // Starts the page with the view that the address names. It asks for its data while the session is looked up, and is
 // seen when either is answered.
 
-import { render } from "./vendor/preact.js";
+import { render } from "preact";
 import { enter, isEntering, isSignedIn, signOut } from "./api.js";
 import { Compare } from "./compare.js";
 import { Door } from "./door.js";

@@ -1,7 +1,7 @@
 // The metrics of a job: a grid of plots and, under them, its workers over time. How they are looked at (x axis,
 // smoothing, log axes, zoom, search) is in the address.
 
-import { useEffect, useMemo } from "./vendor/hooks.js";
+import { useEffect, useMemo } from "preact/hooks";
 import { Band } from "./band.js";
 import { Bar } from "./bar.js";
 import { placer, steps } from "./curve.js";

@@ -1,7 +1,7 @@
 // One plot on a canvas: lines on a shared x axis. Drawn by uPlot; new data change the lines and nothing else. The range
 // of x belongs to the view, so that all plots and the band of workers show the same stretch.
 
-import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { align, smooth } from "./curve.js";
 import { html } from "./html.js";
 import { color, dash, inks } from "./palette.js";
@@ -31,11 +31,12 @@ let loading = null;
 /** @type {any} */
 let loaded = null;
 
-/** The plotting script, when a view with plots is opened. A browser never tries a failed import again, unless it has
- * another address.
+/** The plotting script, when a view with plots is opened; it is built as a file of its own. A browser never tries a
+ * failed import again, unless it has another address.
  * @param {number} attempt @returns {Promise<any>} */
 export function loadPlots(attempt = 0) {
-  loading ??= import(attempt ? `./vendor/uplot.js?${attempt}` : "./vendor/uplot.js").then(
+  const address = attempt ? `./uplot.js?${attempt}` : "./uplot.js"; // a variable: not for the bundler to follow
+  loading ??= import(address).then(
     (module) => (loaded = module.default),
     () => {
       loading = null;

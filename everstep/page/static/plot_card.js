@@ -1,6 +1,6 @@
 // A series as a card: its plot, its last value, a sentence, and a table for those who want the numbers.
 
-import { useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { curve } from "./curve.js";
 import { clock, count, number } from "./format.js";
 import { html } from "./html.js";

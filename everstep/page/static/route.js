@@ -1,6 +1,6 @@
 // What the page shows is written in the address: a link to it shows the same, and Back goes back.
 
-import { computed, signal } from "./vendor/signals.js";
+import { computed, signal } from "@preact/signals";
 
 /** With one slash in front: two would begin the name of another host. */
 const shown = () => location.pathname.replace(/^\/+/, "/") + location.search;

@@ -1,7 +1,7 @@
 // One series of a job: its numbers, and what is drawn of it. Increments of the stream are added to what was fetched, so
 // a plot follows its job without asking again; it asks again when a window has grown too long or has been overtaken.
 
-import { signal } from "./vendor/signals.js";
+import { signal } from "@preact/signals";
 import { get, jobPath } from "./api.js";
 
 const MOST_ENTRIES = 3000; // of a window that grows; then fetched anew

@@ -1,6 +1,6 @@
 // Light or dark: the system's choice, unless the switch says otherwise; the choice is kept in this browser.
 
-import { signal, effect } from "./vendor/signals.js";
+import { signal, effect } from "@preact/signals";
 
 const KEY = "everstep-theme";
 const system = matchMedia("(prefers-color-scheme: dark)");

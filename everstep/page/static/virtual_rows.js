@@ -1,6 +1,6 @@
 // A table of any length: only the rows near the window are in the document. Rows come in pages from the coordinator.
 
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { html } from "./html.js";
 
 const OVERSCAN = 8;

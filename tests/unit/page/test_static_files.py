@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import re
 
 import pytest
@@ -14,9 +15,9 @@ INDEX = '<script type="module" src="/static/app.js"></script><link href="/static
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "static" / "vendor").mkdir(parents=True)
+    (tmp_path / "static" / "built").mkdir(parents=True)
     (tmp_path / "secret.js").write_text("secret")
-    for name, text in {"index.html": INDEX, "app.js": "import './b.js';" * 50, "vendor/preact.js": "p"}.items():
+    for name, text in {"index.html": INDEX, "app.js": "import './b.js';" * 50, "built/main.js": "p"}.items():
         (tmp_path / "static" / name).write_text(text)
     return tmp_path / "static"
 
@@ -54,13 +55,16 @@ def test_a_file_asked_for_before_is_sent_without_looking(files, folder):
     assert files.kept("/static/app.js", {}) is None and files.kept(f"/static/{version(files)}/", {}) is None
 
 
-def test_a_script_that_browsers_start_brings_what_it_imports(files, folder):
-    (folder / "main.js").write_text('import { x } from "./x.js";\nx();')
-    (folder / "x.js").write_text("export const x = () => 1;")
-    body = files.reply("/static/main.js", {}).body
-    assert b"const x = () => 1;" in body and b"import" not in body
-    (folder / "x.js").write_text("export const x = () => 2;")
-    assert b"const x = () => 2;" in files.reply("/static/main.js", {}).body
+def test_scripts_that_changed_after_the_page_was_built_are_named_once(files, folder, caplog):
+    digest = hashlib.sha256((folder / "app.js").read_bytes()).hexdigest()
+    (folder / "built" / "built_from.txt").write_text(f"{digest}  app.js\n")
+    files.reply("/", {})
+    assert not caplog.messages
+    (folder / "app.js").write_text("changed")
+    (folder / "new.js").write_text("new")
+    for _ in range(3):
+        assert files.reply("/static/built/main.js", {}).body == b"p"
+    assert caplog.messages == ["the page is older than its scripts app.js, new.js: run make page"]
 
 
 def test_a_file_that_changes_gets_another_address(files, folder):
@@ -91,7 +95,7 @@ def test_what_is_not_in_the_folder_is_not_there(files, path):
     assert files.reply(path, {}) is None
 
 
-def test_without_the_scripts_of_others_the_page_says_what_to_do(files, folder):
-    (folder / "vendor" / "preact.js").unlink()
+def test_before_it_is_built_the_page_says_what_to_do(files, folder):
+    (folder / "built" / "main.js").unlink()
     reply = files.reply("/", {})
-    assert reply.status == 200 and b"make setup" in reply.body and b"<script" not in reply.body
+    assert reply.status == 200 and b"make page" in reply.body and b"<script" not in reply.body

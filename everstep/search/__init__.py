@@ -1,1 +1,1 @@
-"""Search over hyperparameters: spaces, searchers, previews. Pure: no clock, no files, no torch, no shared randomness."""
+"""Search over hyperparameters: spaces, searchers, previews. Pure: no clock, no files, no torch, no shared state."""

@@ -86,21 +86,22 @@ class ArrivalHalving(Method):
 
     def _pass_rungs(self, trial: TrialRecord, length: int, metric: float | None) -> None:
         """One result may pass several rungs."""
-        rungs = self.rungs[trial.bracket]
+        rungs, reason = self.rungs[trial.bracket], ""
         while length >= (rung := rungs[trial.rung]).length:
             trial.results[rung.length] = metric
             place = rung.insert(self.rank(metric, 0)[:2], trial.number, is_before_equals=True)
             quota = max(1, int(len(rung.numbers) / self.config.divisor))
-            text = f"{shown(metric)} is {ordinal(place + 1)} of {len(rung.numbers)} so far at {self._length(trial)}"
+            end = "the full length" if rung is rungs[-1] else f"the best {quota} go on"
+            of_all = f"{ordinal(place + 1)} of {len(rung.numbers)} so far"
+            reason = f"{shown(metric)} is {of_all} at {self._length(trial)}; {end}"
             if rung is rungs[-1] or place >= quota:
-                end = "the full length" if rung is rungs[-1] else f"the best {quota} go on"
-                self.stop(trial, f"{text}; {end}")
+                self.stop(trial, reason)
                 self._create_next(trial.bracket, f"trial {trial.number} was stopped")
                 return
             trial.rung += 1
-        if trial.target != rung.length:
+        if reason:
             trial.target = rung.length
-            self.out.append(TrainTo(trial=trial.number, length=rung.length, reason=f"{text}; the best {quota} go on"))
+            self.out.append(TrainTo(trial=trial.number, length=rung.length, reason=reason))
 
     # --- before 0.38
 

@@ -34,7 +34,7 @@ _KEYS = {
     "adaptive_asha": (*_ALL, *_TRIALS, *_TIME, "mode", "max_rungs", "bracket_rungs"),
     **dict.fromkeys(MODEL_BASED, (*_ALL, *_TRIALS, "cohort")),
 }
-_MOST_TRIALS, _MOST_RUNGS, _MOST_LENGTH = 2_000_000, 100, 2**53
+MOST_TRIALS, _MOST_RUNGS, _MOST_LENGTH = 2_000_000, 100, 2**53
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +105,7 @@ def read_searcher(given: Mapping[str, Any] | None) -> SearchConfig:
         raise UsageError(message, hint=f"it has {', '.join(_KEYS[name])}", code="searcher-key-unknown")
     read = _Reader(given)
     length, unit = _length(read, name)
-    max_trials = 1 if name == "single" else 0 if name == "grid" else read.whole("max_trials", 1, _MOST_TRIALS)
+    max_trials = 1 if name == "single" else 0 if name == "grid" else read.whole("max_trials", 1, MOST_TRIALS)
     return SearchConfig(
         name=name,
         metric=read.text("metric", is_required=True) or "",
@@ -114,14 +114,14 @@ def read_searcher(given: Mapping[str, Any] | None) -> SearchConfig:
         max_length=length,
         unit=unit,
         max_trials=max_trials,
-        max_concurrent_trials=read.whole("max_concurrent_trials", 0, _MOST_TRIALS, default=16),
+        max_concurrent_trials=read.whole("max_concurrent_trials", 0, MOST_TRIALS, default=16),
         divisor=read.divisor(),
         mode=read.one_of("mode", rungs.MODES),
         max_rungs=read.whole("max_rungs", 1, _MOST_RUNGS, default=5),
         num_rungs=read.whole("num_rungs", 1, _MOST_RUNGS, default=5),
         bracket_rungs=read.bracket_rungs(),
         stop_once=read.flag("stop_once", None),
-        cohort=read.whole("cohort", 1, _MOST_TRIALS) if "cohort" in given else None,
+        cohort=read.whole("cohort", 1, MOST_TRIALS) if "cohort" in given else None,
         source_trial_id=read.whole("source_trial_id", 0, _MOST_LENGTH) if "source_trial_id" in given else None,
         source_checkpoint_uuid=read.text("source_checkpoint_uuid"),
     )

@@ -13,9 +13,11 @@ before they are asked for."""
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from everstep.search.config import SearchConfig
@@ -53,7 +55,9 @@ class ExactHalving(Method):
         self._homes = _homes(self.brackets)  # of each number: bracket and position in it
         self._sizes = [cohort_sizes(bracket, config) for bracket in self.brackets]
         self._starts = [_running_sums(sizes) for sizes in self._sizes]
-        self._quotas = [quotas(sizes, config.divisor, bracket) for sizes, bracket in zip(self._sizes, self.brackets)]
+        self._quotas = [
+            quotas(sizes, config.divisor, bracket) for sizes, bracket in zip(self._sizes, self.brackets, strict=True)
+        ]
         self._cohorts = [[Cohort(num_unsettled=size) for size in sizes] for sizes in self._sizes]
         for number, home in enumerate(self._homes, start=1):
             self._cohort_of(*home)[0].members.append(number)
@@ -215,14 +219,14 @@ def cohort_sizes(bracket: Bracket, config: SearchConfig) -> list[int]:
     wanted = config.cohort or int(config.divisor ** (len(bracket.lengths) - 1))
     number = max(1, bracket.num_trials // max(1, wanted))
     ends = [place * bracket.num_trials // number for place in range(number + 1)]
-    return [end - start for start, end in zip(ends, ends[1:])]
+    return [end - start for start, end in pairwise(ends)]
 
 
 def quotas(sizes: list[int], divisor: Fraction, bracket: Bracket) -> list[list[int]]:
     """How many go on, by rung and cohort."""
     totals = [survivors(total, divisor, len(bracket.lengths)) for total in _running_sums([*sizes, 0])[1:]]
     return [
-        [after[rung] - before[rung] for before, after in zip([(0,) * len(bracket.lengths), *totals], totals)]
+        [after[rung] - before[rung] for before, after in pairwise([(0,) * len(bracket.lengths), *totals])]
         for rung in range(1, len(bracket.lengths))
     ]
 
@@ -230,13 +234,16 @@ def quotas(sizes: list[int], divisor: Fraction, bracket: Bracket) -> list[list[i
 def planned_length(bracket: Bracket, divisor: Fraction) -> int:
     """Of all trials together."""
     numbers = (*survivors(bracket.num_trials, divisor, len(bracket.lengths)), 0)
-    return sum((number - after) * length for number, after, length in zip(numbers, numbers[1:], bracket.lengths))
+    return sum(
+        (number - after) * length for (number, after), length in zip(pairwise(numbers), bracket.lengths, strict=True)
+    )
 
 
 def _homes(brackets: tuple[Bracket, ...]) -> list[tuple[int, int]]:
     """Bracket and position of each number: brackets take turns in proportion to their sizes."""
+    common = math.lcm(*(bracket.num_trials for bracket in brackets))
     order = [
-        (Fraction(2 * position + 1, 2 * bracket.num_trials), place, position)
+        ((2 * position + 1) * (common // bracket.num_trials), place, position)
         for place, bracket in enumerate(brackets)
         for position in range(bracket.num_trials)
     ]

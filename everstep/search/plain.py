@@ -7,7 +7,7 @@ from typing import Any
 
 from everstep.errors import UsageError
 from everstep.search import grid
-from everstep.search.config import ARRIVAL, SearchConfig
+from everstep.search.config import ARRIVAL, MOST_TRIALS, SearchConfig
 from everstep.search.events import INVALID_HP, Ended, Validated, finite
 from everstep.search.method import MOST_REPLACEMENTS, REPLACED, STOPPED, TRAINING, Method, TrialRecord
 from everstep.search.space import Space
@@ -19,13 +19,7 @@ class Plain(Method):
     def __init__(self, config: SearchConfig, space: Space, seed: int) -> None:
         super().__init__(config, space, seed)
         self._axes = grid.axes(space) if config.name == "grid" else ()
-        self.num_places = grid.num_points(self._axes) if config.name == "grid" else config.max_trials
-        if self.num_places == 0:
-            raise UsageError(
-                "searcher: a grid over no hyperparameters has no trial",
-                hint="give hyperparameters, or use searcher.name: single",
-                code="search-grid-empty",
-            )
+        self.num_places = num_grid_trials(space) if config.name == "grid" else config.max_trials
         self._at_once = config.max_concurrent_trials or self.num_places
         self._next_place = 1
 
@@ -89,3 +83,14 @@ def keep_best(method: Method, trial: TrialRecord, event: Validated) -> None:
     if metric is not None:
         _, length, metric = min([*known, (method.rank(metric, event.length), event.length, metric)])
         trial.results = {length: metric}
+
+
+def num_grid_trials(space: Space) -> int:
+    number = grid.num_points(grid.axes(space))
+    if not 1 <= number <= MOST_TRIALS:
+        raise UsageError(
+            f"searcher: a grid over {len(space.leaves)} hyperparameters has {number or 'no'} trial{'s' * (number > 1)}",
+            hint="use searcher.name: random with max_trials" if number else "give hyperparameters, or use name: single",
+            code="search-grid-size",
+        )
+    return number

@@ -9,13 +9,14 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-from everstep.search import grid
 from everstep.search.config import EXACT, MODEL_BASED, SearchConfig
 from everstep.search.events import Ended, Operation, StopTrial, TrainTo, Validated
 from everstep.search.exact_halving import cohort_sizes
+from everstep.search.plain import num_grid_trials
 from everstep.search.rungs import survivors
 from everstep.search.search import Search
 from everstep.search.space import Space
@@ -48,29 +49,28 @@ def preview(config: SearchConfig, space: Space, *, batch_s: float | None = None,
     num_trials = sum(number for number, _ in lines)
     lengths = [(number, length) for number, length in lines if isinstance(length, int)]
     total = sum(number * length for number, length in lengths) if len(lengths) == len(lines) else None
-    search = {
-        "lines": lines,
-        "unit": config.unit,
-        "num_trials": num_trials,
-        "num_at_once": _num_at_once(config, num_trials),
-        "notes": tuple(_notes(config, space, num_trials)),
-        "total_length": total,
-    }
+    found = Preview(
+        lines=lines,
+        unit=config.unit,
+        num_trials=num_trials,
+        num_at_once=_num_at_once(config, num_trials),
+        notes=tuple(_notes(config, space)),
+        total_length=total,
+    )
     if batch_s is None or total is None:
-        return Preview(**search)
+        return found
     expected, first = (units * batch_s for units in simulated(config, num_trials, num_slots))
-    hours = total * batch_s / 3600
-    return Preview(**search, slot_hours=hours, expected_s=expected, first_full_s=first)
+    return replace(found, slot_hours=total * batch_s / 3600, expected_s=expected, first_full_s=first)
 
 
 def _lines(config: SearchConfig, space: Space) -> list[tuple[int, int | str]]:
     if not config.is_halving:
-        number = grid.num_points(grid.axes(space)) if config.name == "grid" else config.max_trials
+        number = num_grid_trials(space) if config.name == "grid" else config.max_trials
         return [(number, config.max_length or FULL)]
     counts: Counter[int] = Counter()
     for bracket in config.brackets():
         numbers = (*survivors(bracket.num_trials, config.divisor, len(bracket.lengths)), 0)
-        for number, after, length in zip(numbers, numbers[1:], bracket.lengths, strict=False):
+        for (number, after), length in zip(pairwise(numbers), bracket.lengths, strict=True):
             counts[length] += number - after
     return [(counts[length], length) for length in sorted(counts)]
 
@@ -82,7 +82,7 @@ def _num_at_once(config: SearchConfig, num_trials: int) -> int:
     return min(num_trials, config.max_concurrent_trials or num_trials)
 
 
-def _notes(config: SearchConfig, space: Space, num_trials: int) -> list[str]:
+def _notes(config: SearchConfig, space: Space) -> list[str]:
     notes = list(space.notes)
     if config.is_halving and config.order == EXACT:
         for bracket in config.brackets():

@@ -1,0 +1,35 @@
+"""Reads what a trial reported after a validation: how far it is, and the metric that the search compares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from everstep.errors import UsageError
+from everstep.search.config import SearchConfig
+from everstep.search.events import Validated, finite
+
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # as JSON carries them
+
+
+def read_validation(config: SearchConfig, trial: int, metrics: Mapping[str, Any]) -> Validated:
+    """`metrics`: with the trial's length among them, under the name of its unit or time metric."""
+    metric = metrics.get(config.metric)
+    if metric in _NOT_FINITE:
+        metric = math.nan
+    return Validated(
+        trial=trial,
+        length=int(_number(trial, metrics, config.unit, metrics.get(config.unit), "time_metric")),
+        metric=finite(_number(trial, metrics, config.metric, metric, "metric")),
+    )
+
+
+def _number(trial: int, metrics: Mapping[str, Any], name: str, value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(
+            f"trial {trial}: the validation reported no number called {name!r}; it reported: {', '.join(metrics) or '-'}",
+            hint=f"searcher.{key} names a metric that the trial reports",
+            code=f"search-{key.replace('_', '-')}-missing",
+        )
+    return float(value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from everstep.errors import UsageError
@@ -89,12 +89,13 @@ class StopTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
-    """Ask the model for the hyperparameters of a cohort. `results`: of all earlier cohorts, by number."""
+    """Ask the model for the hyperparameters of a cohort. `results`: of all earlier ones, which had `cohort_size`."""
 
     kind: ClassVar[str] = "ask"
     cohort: int
     trials: tuple[int, ...]
-    results: tuple[tuple[int, float | None], ...] = field(default=())
+    cohort_size: int
+    results: tuple[tuple[int, float | None], ...]
     reason: str = ""
 
 

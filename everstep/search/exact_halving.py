@@ -37,6 +37,9 @@ from everstep.search.rungs import Bracket, survivors
 from everstep.search.space import Space
 
 
+COHORT = 64  # trials at least, unless the file says otherwise
+
+
 @dataclass(kw_only=True, slots=True)
 class Cohort:
     """Trials of a bracket that are compared. `members`: numbers of those at `rung`; empty: decided to the end."""
@@ -104,6 +107,9 @@ class ExactHalving(Method):
             self._replace(trial, cohort)
             return
         self._trained += self._increment(trial)
+        if trial.state == WAITING and trial.target == self.config.max_length:  # nobody has to be compared with it
+            metric = shown(trial.results[trial.target])
+            self.stop(trial, f"{metric} at {trial.target} {self.config.unit}, the full length")
         cohort.num_unsettled -= 1
         if cohort.num_unsettled == 0:
             self._decide(cohort, trial.bracket, key)
@@ -122,13 +128,10 @@ class ExactHalving(Method):
         members = [self.trials[number] for number in cohort.members]
         settled = [trial for trial in members if trial.state == WAITING]
         ranked = sorted(settled, key=lambda trial: self.rank(trial.results[length], trial.number))
-        is_top = cohort.rung == len(lengths) - 1
-        quota = 0 if is_top else self._quotas[bracket][cohort.rung][key]
+        quota = 0 if cohort.rung == len(lengths) - 1 else self._quotas[bracket][cohort.rung][key]
         for place, trial in enumerate(ranked, start=1):
-            text = f"{shown(trial.results[length])} is {ordinal(place)} of {len(members)} at {length} {unit}"
-            if is_top:
-                self.stop(trial, f"{text}, the full length")
-            elif place > quota:
+            if place > quota:
+                text = f"{shown(trial.results[length])} is {ordinal(place)} of {len(members)} at {length} {unit}"
                 self.stop(trial, f"{text}; the best {quota} go on" if quota else f"{text}; none of this cohort goes on")
             else:
                 trial.rung, trial.target = cohort.rung + 1, lengths[cohort.rung + 1]
@@ -215,8 +218,8 @@ class ExactHalving(Method):
 
 
 def cohort_sizes(bracket: Bracket, config: SearchConfig) -> list[int]:
-    """Even sizes, at least what one trial at the top needs."""
-    wanted = config.cohort or int(config.divisor ** (len(bracket.lengths) - 1))
+    """Even sizes: one trial of each reaches the top, and there are enough to choose from."""
+    wanted = config.cohort or max(COHORT, int(config.divisor ** (len(bracket.lengths) - 1)))
     number = max(1, bracket.num_trials // max(1, wanted))
     ends = [place * bracket.num_trials // number for place in range(number + 1)]
     return [end - start for start, end in pairwise(ends)]

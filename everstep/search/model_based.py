@@ -37,7 +37,8 @@ class ModelBased(Method):
         self._asked += 1
         self._num_waiting = len(numbers)
         reason = f"{self.config.name} chooses trials {numbers[0]} to {numbers[-1]} from {len(results)} results"
-        self.out.append(Ask(cohort=self._asked - 1, trials=tuple(numbers), results=results, reason=reason))
+        cohort, trials = self._asked - 1, tuple(numbers)
+        self.out.append(Ask(cohort=cohort, trials=trials, cohort_size=self._size, results=results, reason=reason))
 
     def suggested(self, event: Suggested) -> None:
         if event.cohort != self._asked - 1 or self._samples or self._asked * self._size - self._size < len(self.trials):

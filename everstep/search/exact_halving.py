@@ -36,7 +36,6 @@ from everstep.search.method import (
 from everstep.search.rungs import Bracket, survivors
 from everstep.search.space import Space
 
-
 COHORT = 64  # trials at least, unless the file says otherwise
 
 

@@ -28,7 +28,7 @@ def read_validation(config: SearchConfig, trial: int, metrics: Mapping[str, Any]
 def _number(trial: int, metrics: Mapping[str, Any], name: str, value: Any, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(
-            f"trial {trial}: the validation reported no number called {name!r}; it reported: {', '.join(metrics) or '-'}",
+            f"trial {trial}: its validation has no number called {name!r}; it has {', '.join(metrics) or 'none'}",
             hint=f"searcher.{key} names a metric that the trial reports",
             code=f"search-{key.replace('_', '-')}-missing",
         )

@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from unit.search.world import World, noise
@@ -48,44 +47,36 @@ class OptunaProcess:
             self.child = None
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "cmaes", "qmc", "gp"])
-def test_the_same_trials_for_one_slot_and_three_and_after_a_kill(sampler):
+@pytest.fixture
+def process(request):
+    process = OptunaProcess(request.param)
+    yield process
+    process.kill()
+
+
+@pytest.mark.parametrize("process", ["tpe", "cmaes", "qmc", "gp"], indirect=True)
+def test_the_same_trials_for_one_slot_and_three_although_the_process_dies(process):
     pytest.importorskip("optuna")
-    config = read_searcher({"name": sampler, "metric": "loss", "max_trials": 24, "cohort": 6, "max_length": 10})
 
-    def run(at_once, order, is_killed):
-        process = OptunaProcess(sampler)
-
+    def run(at_once, order, killed_at=None):
         def model(ask):
-            if is_killed:
-                process.kill()
+            if ask.cohort == killed_at:
+                process.kill()  # the next one replays what is in the question
             return process(ask)
 
         def metric(trial, length):
-            return abs(worlds[-1].created[trial].hparams["lr"] - 0.01) + noise(trial) / 100
+            return abs(world.created[trial].hparams["lr"] - 0.01) + noise(trial) / 100
 
-        worlds.append(
-            World(
-                config=replace(config, max_concurrent_trials=at_once),
-                space=Space(),
-                metric=metric,
-                model=model,
-                order=order,
-                fate=lambda trial, length: "ERRORED" if trial == 3 else None,
-            )
-        )
-        try:
-            worlds[-1].run()
-        finally:
-            process.kill()
-        return {number: each.hparams for number, each in worlds[-1].created.items()}
+        given = {"name": process.sampler, "metric": "loss", "max_trials": 15, "cohort": 5, "max_length": 10}
+        config = read_searcher({**given, "max_concurrent_trials": at_once})
+        fate = lambda trial, length: "ERRORED" if trial == 3 else None  # noqa: E731
+        world = World(config=config, space=Space(), metric=metric, model=model, order=order, fate=fate)
+        world.run()
+        return {number: each.hparams for number, each in world.created.items()}
 
-    worlds: list[World] = []
-    quiet = run(1, None, False)
-    assert sorted(quiet) == list(range(1, 25))
-    assert run(3, random.Random(5), False) == quiet
-    if sampler != "gp":  # whose replay takes its time
-        assert run(3, random.Random(6), True) == quiet
+    quiet = run(1, None)
+    assert sorted(quiet) == list(range(1, 16))
+    assert run(3, random.Random(5), killed_at=2) == quiet
     for hparams in quiet.values():
         assert 1e-5 <= hparams["lr"] <= 1e-1 and 1 <= hparams["layers"] <= 8 and hparams["width"] == 64
         assert hparams["opt"]["name"] in ("adam", ["sgd", 1]) and 0 <= hparams["opt"]["decay"] <= 1
@@ -112,6 +103,7 @@ def test_samples_for_other_trials_are_refused_and_change_nothing():
 
 
 def test_the_search_imports_neither_optuna_nor_numpy():
-    code = "import sys, everstep.search.search, everstep.search.preview; print({'optuna', 'numpy', 'torch'} & set(sys.modules))"
+    imports = "import sys, everstep.search.search, everstep.search.preview"
+    code = f"{imports}; print({{'optuna', 'numpy', 'torch'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -1,8 +1,8 @@
 """Halving as results arrive: `order: arrival`, the rule of Determined 0.38, and the one before it.
 
-A result is compared with those that came before it: it goes on if it is among the best 1/divisor of its rung so far,
+A result is compared with those that came before it: it continues if it is among the best 1/divisor of its rung so far,
 so the first always does. Who comes early decides, which is why the same search gives other winners on other machines.
-`stop_once: false` is the rule before 0.38: who was left behind waits, and goes on once enough others have come.
+`stop_once: false` is the rule before 0.38: who was left behind waits, and continues once enough others have come.
 
 Not as there: a stopped trial's later results are ignored, a trial that ends by itself makes room for the next one, and
 a metric that is not finite is the worst value instead of the end of the experiment."""
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.search.config import SearchConfig
-from everstep.search.events import INVALID_HP, Ended, TrainTo, Validated, finite
+from everstep.search.events import INVALID_HP, TrainTo, TrialEnded, Validated, finite
 from everstep.search.method import REPLACED, STOPPED, TRAINING, WAITING, Method, TrialRecord, ordinal, shown
 from everstep.search.space import Space
 
@@ -66,7 +66,7 @@ class ArrivalHalving(Method):
         else:
             self._pass_rungs(trial, event.length, metric)
 
-    def ended(self, trial: TrialRecord, event: Ended) -> None:
+    def ended(self, trial: TrialRecord, event: TrialEnded) -> None:
         if event.why == INVALID_HP:
             trial.state = REPLACED
             self._num_counted[trial.bracket] -= 1
@@ -91,7 +91,7 @@ class ArrivalHalving(Method):
             trial.results[rung.length] = metric
             place = rung.insert(self.rank(metric, 0)[:2], trial.number, is_before_equals=True)
             quota = max(1, int(len(rung.numbers) / self.config.divisor))
-            end = "the full length" if rung is rungs[-1] else f"the best {quota} go on"
+            end = "the full length" if rung is rungs[-1] else f"the best {quota} continue"
             of_all = f"{ordinal(place + 1)} of {len(rung.numbers)} so far"
             reason = f"{shown(metric)} is {of_all} at {self._length(trial)}; {end}"
             if rung is rungs[-1] or place >= quota:
@@ -146,14 +146,14 @@ class ArrivalHalving(Method):
         return self.trials[number]
 
     def _close_out(self, bracket: int) -> None:
-        """Nobody can overtake those who wait at rungs that no trial is on its way to."""
+        """No trial can overtake those that wait at rungs without newcomers."""
         for rung in self.rungs[bracket]:
             if rung.num_training:
                 break
             for number in rung.numbers:
                 trial = self.trials[number]
                 if number not in rung.promoted and trial.state == WAITING:
-                    self.stop(trial, f"{shown(trial.results[rung.length])} at {self._length(trial)}; no more go on")
+                    self.stop(trial, f"{shown(trial.results[rung.length])} at {self._length(trial)}; no more continue")
 
     # --- both
 

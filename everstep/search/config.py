@@ -65,7 +65,7 @@ class SearchConfig:
 
     @property
     def is_promoting(self) -> bool:
-        """Whether trials that were left behind may go on later, as before Determined 0.38."""
+        """Whether trials that were left behind may continue later, as before Determined 0.38."""
         return self.order == ARRIVAL and self.stop_once is False
 
     def brackets(self) -> tuple[rungs.Bracket, ...]:
@@ -103,7 +103,7 @@ def read_searcher(given: Mapping[str, Any] | None) -> SearchConfig:
     if unknown := sorted(given.keys() - set(_KEYS[name])):
         message = f"searcher: {name} has no {', '.join(unknown)}"
         raise UsageError(message, hint=f"it has {', '.join(_KEYS[name])}", code="searcher-key-unknown")
-    read = _Reader(given)
+    read = _SearcherSection(given)
     length, unit = _length(read, name)
     max_trials = 1 if name == "single" else 0 if name == "grid" else read.whole("max_trials", 1, MOST_TRIALS)
     return SearchConfig(
@@ -137,7 +137,7 @@ def _name(given: Mapping[str, Any]) -> str:
     return name
 
 
-def _length(read: _Reader, name: str) -> tuple[int | None, str]:
+def _length(read: _SearcherSection, name: str) -> tuple[int | None, str]:
     length, unit = read.max_length()
     if name in HALVING:
         time, metric = read.whole("max_time", 1, _MOST_LENGTH, default=0), read.text("time_metric")
@@ -152,7 +152,7 @@ def _length(read: _Reader, name: str) -> tuple[int | None, str]:
     return length, unit
 
 
-class _Reader:
+class _SearcherSection:
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = given
 

@@ -1,4 +1,4 @@
-"""What a search is told and what it asks for: plain values, each with a JSON form.
+"""Events and operations of a search: plain values, each with a JSON form.
 
 Events come in, operations go out. Operations carry a reason that a person can read. Metrics that are not finite have
 no JSON form: they are None, the worst value of all."""
@@ -29,9 +29,9 @@ class Validated:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """A trial is over. `why`: None if it ended well, or because it was told to stop. `length`: the longest length that
-    it was validated at, so that an end that overtakes a result does not hide it; None: no result is on its way."""
+class TrialEnded:
+    """A trial is over. `why`: None if it ended well, or because the search stopped it. `length`: the longest length
+    that it was validated at, so that an end that overtakes a result does not hide it; None: no result is on its way."""
 
     kind: ClassVar[str] = "ended"
     trial: int
@@ -57,7 +57,7 @@ class Suggested:
     hparams: Mapping[str, Mapping[str, Any]]  # by the trial's number, as a text
 
 
-Event = Validated | Ended | Advanced | Suggested
+Event = Validated | TrialEnded | Advanced | Suggested
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +100,7 @@ class Ask:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
+class SearchOver:
     """The search is over; `state` is that of the experiment."""
 
     kind: ClassVar[str] = "done"
@@ -108,9 +108,9 @@ class Done:
     reason: str = ""
 
 
-Operation = CreateTrial | TrainTo | StopTrial | Ask | Done
+Operation = CreateTrial | TrainTo | StopTrial | Ask | SearchOver
 
-_EVENTS: dict[str, type[Any]] = {each.kind: each for each in (Validated, Ended, Advanced, Suggested)}
+_EVENTS: dict[str, type[Any]] = {each.kind: each for each in (Validated, TrialEnded, Advanced, Suggested)}
 
 
 def to_plain(value: Event | Operation) -> dict[str, Any]:
@@ -130,5 +130,5 @@ def event_from_plain(plain: Mapping[str, Any]) -> Event:
 
 
 def finite(metric: float | None) -> float | None:
-    """NaN and infinity are no values to compare with."""
+    """NaN and infinity cannot be compared."""
     return float(metric) if metric is not None and math.isfinite(metric) else None

@@ -2,13 +2,13 @@
 
 Trials are numbered before any of them starts, and lower numbers start first. Each bracket is cut into cohorts by
 number. A cohort's rung is decided when all its members have a result there or are over; the best by (metric, number)
-go on. So the same trials train to the same lengths with one slot and with a hundred, whatever dies in between.
+continue. So the same trials train to the same lengths with one slot and with a hundred, whatever dies in between.
 
-How many of a cohort go on is the growth of floor(trials so far / divisor): over all cohorts, as many trials train to
-each length as in one large cohort.
+A cohort's share is the growth of floor(trials so far / divisor): over all cohorts, as many trials train to each length
+as in one large cohort.
 
-What is known about a trial is kept by length, and decisions read only that. Results may come in any order, twice, or
-before they are asked for."""
+Results are kept by length, and decisions read only them. They may come in any order, twice, or before they are asked
+for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Any
 
 from everstep.search.config import SearchConfig
-from everstep.search.events import INVALID_HP, Ended, TrainTo, Validated, finite
+from everstep.search.events import INVALID_HP, TrainTo, TrialEnded, Validated, finite
 from everstep.search.method import (
     FAILED,
     MOST_REPLACEMENTS,
@@ -82,7 +82,7 @@ class ExactHalving(Method):
         self._look_at(trial)
         self._fill()
 
-    def ended(self, trial: TrialRecord, event: Ended) -> None:
+    def ended(self, trial: TrialRecord, event: TrialEnded) -> None:
         self._look_at(trial)
         self._fill()
 
@@ -106,7 +106,7 @@ class ExactHalving(Method):
             self._replace(trial, cohort)
             return
         self._trained += self._increment(trial)
-        if trial.state == WAITING and trial.target == self.config.max_length:  # nobody has to be compared with it
+        if trial.state == WAITING and trial.target == self.config.max_length:  # it is not compared with others
             metric = shown(trial.results[trial.target])
             self.stop(trial, f"{metric} at {trial.target} {self.config.unit}, the full length")
         cohort.num_unsettled -= 1
@@ -131,7 +131,9 @@ class ExactHalving(Method):
         for place, trial in enumerate(ranked, start=1):
             if place > quota:
                 text = f"{shown(trial.results[length])} is {ordinal(place)} of {len(members)} at {length} {unit}"
-                self.stop(trial, f"{text}; the best {quota} go on" if quota else f"{text}; none of this cohort goes on")
+                self.stop(
+                    trial, f"{text}; the best {quota} continue" if quota else f"{text}; none of this cohort continues"
+                )
             else:
                 trial.rung, trial.target = cohort.rung + 1, lengths[cohort.rung + 1]
                 heapq.heappush(self._promoted, trial.number)
@@ -149,7 +151,7 @@ class ExactHalving(Method):
     # --- what may train now
 
     def _fill(self) -> None:
-        """Those who go on first: they are nearer to the end. Then the next by number."""
+        """Trials that continue come first: they are nearer to the end. Then the next by number."""
         while self._num_training < self._at_once and (self._promoted or self.has_more()):
             if self._promoted:
                 trial = self.trials[heapq.heappop(self._promoted)]
@@ -225,7 +227,7 @@ def cohort_sizes(bracket: Bracket, config: SearchConfig) -> list[int]:
 
 
 def quotas(sizes: list[int], divisor: Fraction, bracket: Bracket) -> list[list[int]]:
-    """How many go on, by rung and cohort."""
+    """How many continue, by rung and cohort."""
     totals = [survivors(total, divisor, len(bracket.lengths)) for total in _running_sums([*sizes, 0])[1:]]
     return [
         [after[rung] - before[rung] for before, after in pairwise([(0,) * len(bracket.lengths), *totals])]

@@ -18,12 +18,12 @@ from everstep.search.events import (
     INVALID_HP,
     USER_CANCELED,
     CreateTrial,
-    Done,
-    Ended,
     Operation,
+    SearchOver,
     StopTrial,
     Suggested,
     TrainTo,
+    TrialEnded,
     Validated,
 )
 from everstep.search.space import Space
@@ -58,7 +58,7 @@ class Method:
         self.trials: dict[int, TrialRecord] = {}
         self.num_over = 0
         self.out: list[Operation] = []
-        self.done: Done | None = None
+        self.done: SearchOver | None = None
 
     # --- what each searcher does
 
@@ -68,7 +68,7 @@ class Method:
     def validated(self, trial: TrialRecord, event: Validated) -> None:
         raise NotImplementedError
 
-    def ended(self, trial: TrialRecord, event: Ended) -> None:
+    def ended(self, trial: TrialRecord, event: TrialEnded) -> None:
         raise NotImplementedError
 
     def suggested(self, event: Suggested) -> None:
@@ -125,16 +125,16 @@ class Method:
             self.done = self._verdict()
             self.out.append(self.done)
 
-    def _verdict(self) -> Done:
+    def _verdict(self) -> SearchOver:
         counted = [trial for trial in self.trials.values() if trial.state != REPLACED]
         whys = [trial.why for trial in counted]
         text = f"{len(counted)} trials are over"
         for why, state, what in ((ERRORED, ERROR, "failed"), (USER_CANCELED, CANCELED, "were canceled")):
             if whys and all(each == why for each in whys):
-                return Done(state=state, reason=f"all {len(counted)} trials {what}")
+                return SearchOver(state=state, reason=f"all {len(counted)} trials {what}")
         bad = [(ERRORED, "failed"), (USER_CANCELED, "canceled"), (INVALID_HP, "with invalid hyperparameters")]
         notes = [f"{whys.count(why)} {what}" for why, what in bad if why in whys]
-        return Done(state=COMPLETED, reason="; ".join([text, *notes]))
+        return SearchOver(state=COMPLETED, reason="; ".join([text, *notes]))
 
     def save(self) -> dict[str, Any]:
         """The same for the same facts, in whatever order they came."""
@@ -150,7 +150,7 @@ class Method:
             record = TrialRecord(**{**each, "results": dict(each["results"])})
             self.trials[record.number] = record
         self.num_over = sum(trial.is_over for trial in self.trials.values())
-        self.done = None if plain["done"] is None else Done(**plain["done"])
+        self.done = None if plain["done"] is None else SearchOver(**plain["done"])
         self.load_more(plain)
 
 

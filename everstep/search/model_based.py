@@ -1,6 +1,6 @@
 """Searchers whose samples depend on results: TPE, CMA-ES, GP and QMC, which a process of its own runs.
 
-Trials come in cohorts. The model is asked for a whole cohort once all earlier trials are over, and told their last
+Trials come in cohorts. The model is asked for a whole cohort once all earlier trials are over, and gets their last
 results in the order of their numbers. So its answer depends on (seed, number, results of earlier cohorts): not on who
 was first, and not on the number of slots. The answer is an event like any other: a search that is read again does not
 ask again."""
@@ -12,7 +12,7 @@ from typing import Any
 
 from everstep.errors import UsageError
 from everstep.search.config import SearchConfig
-from everstep.search.events import Ask, Ended, Suggested, Validated, finite
+from everstep.search.events import Ask, Suggested, TrialEnded, Validated, finite
 from everstep.search.method import STOPPED, TRAINING, Method, TrialRecord
 from everstep.search.space import Space
 
@@ -64,7 +64,7 @@ class ModelBased(Method):
             self.stop(trial, f"trained to {limit} {self.config.unit}, the full length")
         self._settle(trial)
 
-    def ended(self, trial: TrialRecord, event: Ended) -> None:
+    def ended(self, trial: TrialRecord, event: TrialEnded) -> None:
         trial.state = STOPPED
         self._settle(trial)
         self._fill()

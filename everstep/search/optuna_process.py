@@ -1,9 +1,9 @@
-"""Optuna's samplers, asked and told through pipes: `python -m everstep.search.optuna_process`.
+"""Optuna's samplers, asked through pipes: `python -m everstep.search.optuna_process`.
 
 One line of JSON comes in for each Ask, one goes out. The search itself imports neither Optuna nor numpy.
 
 Optuna keeps what it has learned in memory. A process that is started later replays all earlier cohorts: it asks for
-their samples again and tells their results. So the answer to a question depends on the question only."""
+their samples again and reports their results. So the answer to a question depends on the question only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def question(ask: Ask, *, sampler: str, seed: int, smaller_is_better: bool, hype
 
 
 class Model:
-    """A study of Optuna's, and what it has been told."""
+    """A study of Optuna's, and the results it has seen."""
 
     def __init__(self, sampler: str, seed: int, smaller_is_better: bool, space: Space) -> None:
         import optuna
@@ -47,25 +47,26 @@ class Model:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space
         self._distributions = {_name(path): _distribution(leaf) for path, leaf in space.searched()}
-        direction = "minimize" if smaller_is_better else "maximize"
+        directions = optuna.study.StudyDirection
+        direction = directions.MINIMIZE if smaller_is_better else directions.MAXIMIZE
         self._study = optuna.create_study(sampler=_sampler(sampler, seed), direction=direction)
-        self._told: list[Result] = []
+        self._seen: list[Result] = []
         self._asked: list[Any] = []  # trials of the cohort that waits for its results
 
-    def has_told(self, results: Sequence[Result]) -> bool:
+    def has_seen(self, results: Sequence[Result]) -> bool:
         """Whether these results are what this study knows, and maybe some more."""
-        return self._told == list(results[: len(self._told)])
+        return self._seen == list(results[: len(self._seen)])
 
     def suggest(self, trials: Sequence[int], results: Sequence[Result], cohort_size: int) -> dict[str, Any]:
-        while len(self._told) < len(results):
-            cohort = results[len(self._told) : len(self._told) + cohort_size]
+        while len(self._seen) < len(results):
+            cohort = results[len(self._seen) : len(self._seen) + cohort_size]
             self._ask_for(len(cohort))
             for trial, (_, metric) in zip(self._asked, cohort, strict=True):
                 if metric is None:
                     self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
                 else:
                     self._study.tell(trial, metric)
-            self._told += cohort
+            self._seen += cohort
             self._asked = []
         self._ask_for(len(trials))
         return {str(number): self._hparams(trial.params) for number, trial in zip(trials, self._asked, strict=True)}
@@ -126,7 +127,7 @@ def main() -> None:
         asked = json.loads(line)
         results = [(number, metric) for number, metric in asked["results"]]
         same = [asked[key] for key in ("sampler", "seed", "smaller_is_better", "hyperparameters", "num_micro_batches")]
-        if model is None or kind != same or not model.has_told(results):
+        if model is None or kind != same or not model.has_seen(results):
             space = read_space(asked["hyperparameters"], num_micro_batches=asked["num_micro_batches"])
             model, kind = Model(asked["sampler"], asked["seed"], asked["smaller_is_better"], space), same
         print(json.dumps(model.suggest(asked["trials"], results, asked["cohort_size"])), flush=True)

@@ -8,7 +8,7 @@ from typing import Any
 from everstep.errors import UsageError
 from everstep.search import grid
 from everstep.search.config import ARRIVAL, MOST_TRIALS, SearchConfig
-from everstep.search.events import INVALID_HP, Ended, Validated, finite
+from everstep.search.events import INVALID_HP, TrialEnded, Validated, finite
 from everstep.search.method import MOST_REPLACEMENTS, REPLACED, STOPPED, TRAINING, Method, TrialRecord
 from everstep.search.space import Space
 
@@ -37,7 +37,7 @@ class Plain(Method):
         if limit is not None and event.length >= limit and trial.state == TRAINING:
             self.stop(trial, f"trained to {limit} {self.config.unit}, the full length")
 
-    def ended(self, trial: TrialRecord, event: Ended) -> None:
+    def ended(self, trial: TrialRecord, event: TrialEnded) -> None:
         trial.fraction = 1.0
         if trial.state == TRAINING:
             trial.state = STOPPED

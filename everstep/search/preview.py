@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from everstep.search.config import EXACT, MODEL_BASED, SearchConfig
-from everstep.search.events import Ended, Operation, StopTrial, TrainTo, Validated
+from everstep.search.events import Operation, StopTrial, TrainTo, TrialEnded, Validated
 from everstep.search.exact_halving import cohort_sizes
 from everstep.search.plain import num_grid_trials
 from everstep.search.rungs import survivors
@@ -142,7 +142,7 @@ class _Simulation:
         queue = list(operations)
         for operation in queue:
             if isinstance(operation, StopTrial):
-                queue.extend(self._search.apply(Ended(trial=operation.trial)))
+                queue.extend(self._search.apply(TrialEnded(trial=operation.trial)))
             elif isinstance(operation, TrainTo) and operation.length is not None:
                 heapq.heappush(self._waiting, (self._asked, operation.trial, operation.length))
                 self._asked += 1

@@ -16,7 +16,7 @@ from typing import Any
 from everstep.errors import UsageError
 from everstep.search.arrival_halving import ArrivalHalving
 from everstep.search.config import EXACT, MODEL_BASED, SearchConfig
-from everstep.search.events import WHYS, Advanced, Ended, Event, Operation, Suggested, Validated
+from everstep.search.events import WHYS, Advanced, Event, Operation, Suggested, TrialEnded, Validated
 from everstep.search.exact_halving import ExactHalving
 from everstep.search.method import Method, TrialRecord
 from everstep.search.model_based import ModelBased
@@ -68,7 +68,7 @@ class Search:
             self._end(trial, event)
         return self._take()
 
-    def _end(self, trial: TrialRecord, event: Ended) -> None:
+    def _end(self, trial: TrialRecord, event: TrialEnded) -> None:
         if event.why is not None and event.why not in WHYS:
             message = f"trial {event.trial} ended with {event.why!r}"
             raise UsageError(message, hint=", ".join(WHYS), code="search-event")
@@ -106,7 +106,7 @@ class Search:
 
     @property
     def targets(self) -> dict[int, int | None]:
-        """The length that each trial that is not over was told to train to."""
+        """By trial that is not over: the length to train to."""
         return {number: trial.target for number, trial in self._method.trials.items() if not trial.is_over}
 
 

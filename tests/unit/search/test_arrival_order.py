@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.search.config import read_searcher
-from everstep.search.events import CreateTrial, Ended, StopTrial, Validated
+from everstep.search.events import CreateTrial, StopTrial, TrialEnded, Validated
 from everstep.search.search import Search
 from everstep.search.space import Space
 
@@ -92,7 +92,7 @@ def test_arrival_order_is_determineds_rule(num_rungs, divisor, max_trials, at_on
         trial = chance.choice(running)
         if trial in restated.gone or chance.random() < 0.1:
             why = None if trial in restated.gone else chance.choice([None, "ERRORED", "USER_CANCELED", "INVALID_HP"])
-            assert shown(search.apply(Ended(trial=trial, why=why))) == restated.ended(trial, why)
+            assert shown(search.apply(TrialEnded(trial=trial, why=why))) == restated.ended(trial, why)
         else:
             reached[trial] = reached.get(trial, 0) + chance.randrange(1, 60)
             metric = chance.randrange(5) / 4

@@ -15,7 +15,7 @@ from everstep.errors import UsageError
 from everstep.search import grid, rungs
 from everstep.search.arrival_halving import ArrivalHalving, Rung
 from everstep.search.config import SearchConfig, read_searcher
-from everstep.search.events import Advanced, CreateTrial, Done, Ended, StopTrial, TrainTo, Validated
+from everstep.search.events import Advanced, CreateTrial, SearchOver, StopTrial, TrainTo, TrialEnded, Validated
 from everstep.search.method import TrialRecord
 from everstep.search.preview import preview
 from everstep.search.read_space import read_space
@@ -168,10 +168,10 @@ class Story:
         if kind == "start":
             return self.shown(self.search.start())
         if kind == "exit":
-            return self.shown(self.search.apply(Ended(trial=rest[0])))
+            return self.shown(self.search.apply(TrialEnded(trial=rest[0])))
         if kind == "early_exit":
             why = {"INIT_INVALID_HP": "INVALID_HP", "USER_REQUESTED_STOP": None}.get(rest[1], rest[1])
-            return self.shown(self.search.apply(Ended(trial=rest[0], why=why)))
+            return self.shown(self.search.apply(TrialEnded(trial=rest[0], why=why)))
         if kind == "progress":
             return self.shown(self.search.apply(Advanced(trial=rest[0], fraction=rest[1])))
         trial, time, metric = rest
@@ -188,7 +188,7 @@ class Story:
                 shown.append(["create", each.trial, *more])
             elif isinstance(each, StopTrial):
                 shown.append(["stop", each.trial])
-            elif isinstance(each, Done):
+            elif isinstance(each, SearchOver):
                 shown.append(["shutdown", each.state])
         return shown
 
@@ -220,13 +220,13 @@ def test_events_before_0_38(case):
             seen.append(["create", operation.trial])
         elif isinstance(operation, StopTrial):
             seen.append(["close", operation.trial])
-            queue.extend(search.apply(Ended(trial=operation.trial)))
+            queue.extend(search.apply(TrialEnded(trial=operation.trial)))
         elif isinstance(operation, TrainTo):
             seen.append(["train_to", operation.trial, operation.length])
             trial = given["trials"][operation.trial - 1]
             number = answers[operation.trial] = answers.get(operation.trial, -1) + 1
             if trial.get("early_exit_at") == number:
-                queue.extend(search.apply(Ended(trial=operation.trial, why="ERRORED")))
+                queue.extend(search.apply(TrialEnded(trial=operation.trial, why="ERRORED")))
             else:
                 event = Validated(trial=operation.trial, length=operation.length, metric=trial["metric"])
                 queue.extend(search.apply(event))
@@ -251,7 +251,7 @@ def test_outcomes_before_0_38(case):
             metric = 1.0 if is_constant else operation.trial
             queue += search.apply(Validated(trial=operation.trial, length=operation.length, metric=metric))
         elif isinstance(operation, StopTrial):
-            queue += search.apply(Ended(trial=operation.trial))
+            queue += search.apply(TrialEnded(trial=operation.trial))
     counts: dict[str, int] = {}
     for lengths in trained.values():
         counts[" ".join(map(str, lengths))] = counts.get(" ".join(map(str, lengths)), 0) + 1

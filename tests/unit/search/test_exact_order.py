@@ -122,7 +122,7 @@ def test_a_decision_says_its_numbers():
     world = World(config=config, space=Space(), metric=lambda trial, length: trial / 100)
     world.run()
     reasons = {each.trial: each.reason for each in world.operations if isinstance(each, StopTrial)}
-    assert reasons[7] == "0.07 is 7th of 16 at 16 batches; the best 4 go on"
+    assert reasons[7] == "0.07 is 7th of 16 at 16 batches; the best 4 continue"
     assert reasons[2] == "0.02 at 64 batches, the full length"
     promotions = [each for each in world.operations if isinstance(each, TrainTo) and each.length == 64]
     assert promotions[0].reason == "0.01 at 16 batches is among the best 4 of its cohort"
@@ -135,7 +135,7 @@ def test_a_metric_that_is_not_finite_is_the_worst_and_is_said():
     search = world.run()
     assert {each.trial for each in world.operations if isinstance(each, TrainTo) and each.length == 64} == {2, 4}
     reasons = {each.trial: each.reason for each in world.operations if isinstance(each, StopTrial)}
-    assert reasons[3] == "no finite metric (the worst value) is 4th of 4 at 32 batches; the best 2 go on"
+    assert reasons[3] == "no finite metric (the worst value) is 4th of 4 at 32 batches; the best 2 continue"
     assert search.best == (4, 1.0, 32)
 
 

@@ -9,7 +9,7 @@ from unit.search.world import World, noise
 
 from everstep.errors import UsageError
 from everstep.search.config import read_searcher
-from everstep.search.events import Advanced, Done, Ended, StopTrial, Validated, event_from_plain, to_plain
+from everstep.search.events import Advanced, SearchOver, StopTrial, TrialEnded, Validated, event_from_plain, to_plain
 from everstep.search.read_space import read_space
 from everstep.search.search import Search, fold
 from everstep.search.space import Space
@@ -24,7 +24,7 @@ def test_a_search_is_the_fold_of_its_events(order):
     search.start()
     events = [
         Validated(trial=1, length=32, metric=0.5),
-        Ended(trial=2, why="ERRORED"),
+        TrialEnded(trial=2, why="ERRORED"),
         Validated(trial=4, length=32, metric=0.1),
         Advanced(trial=3, fraction=0.5),
     ]
@@ -39,8 +39,8 @@ def test_a_search_is_the_fold_of_its_events(order):
     [
         Validated(trial=99, length=32, metric=0.5),
         Validated(trial=1, length=-1, metric=0.5),
-        Ended(trial=1, why="BROKEN"),
-        Ended(trial=0),
+        TrialEnded(trial=1, why="BROKEN"),
+        TrialEnded(trial=0),
     ],
 )
 def test_a_bad_event_is_refused_and_changes_nothing(event):
@@ -69,7 +69,7 @@ def test_events_and_operations_are_plain_data():
     search = Search.begin(read_searcher(HALVING), read_space({"lr": {"log": [1e-5, 1e-1]}}), 7)
     for operation in search.start():
         assert json.loads(json.dumps(to_plain(operation)))["reason"]
-    event = Ended(trial=1, why="ERRORED", length=3)
+    event = TrialEnded(trial=1, why="ERRORED", length=3)
     assert event_from_plain(to_plain(event)) == event
 
 
@@ -86,16 +86,16 @@ def test_the_end_says_what_became_of_the_trials(whys, state, reason):
     config = read_searcher({"name": "random", "metric": "loss", "max_trials": 2})
     search = Search.begin(config, Space(), 7)
     search.start()
-    last = [search.apply(Ended(trial=number, why=why)) for number, why in enumerate(whys, start=1)][-1]
-    assert last == [Done(state=state, reason=reason)] and search.is_done
-    assert search.apply(Ended(trial=1)) == []
+    last = [search.apply(TrialEnded(trial=number, why=why)) for number, why in enumerate(whys, start=1)][-1]
+    assert last == [SearchOver(state=state, reason=reason)] and search.is_done
+    assert search.apply(TrialEnded(trial=1)) == []
 
 
 def test_a_grid_is_not_replaced_and_goes_from_the_end():
     config = read_searcher({"name": "grid", "metric": "loss", "max_concurrent_trials": 1})
     search = Search.begin(config, read_space({"x": {"choice": [1, 2, 3]}}), 7)
     assert search.start()[0].hparams == {"x": 3}
-    assert search.apply(Ended(trial=1, why="INVALID_HP"))[0].hparams == {"x": 2}
+    assert search.apply(TrialEnded(trial=1, why="INVALID_HP"))[0].hparams == {"x": 2}
 
 
 def test_a_trial_of_a_random_search_is_stopped_at_its_length():
@@ -114,7 +114,7 @@ def test_a_result_that_is_overtaken_by_its_trials_end_counts():
     config = read_searcher({**HALVING, "max_trials": 2, "divisor": 2})
     search = Search.begin(config, Space(), 7)
     search.start()
-    search.apply(Ended(trial=1, length=32))
+    search.apply(TrialEnded(trial=1, length=32))
     search.apply(Validated(trial=2, length=32, metric=0.5))
     (going_on,) = search.apply(Validated(trial=1, length=32, metric=0.9))
     assert (going_on.trial, going_on.length) == (2, 64)

@@ -12,11 +12,11 @@ from everstep.search.config import SearchConfig
 from everstep.search.events import (
     Ask,
     CreateTrial,
-    Ended,
     Event,
     StopTrial,
     Suggested,
     TrainTo,
+    TrialEnded,
     Validated,
     event_from_plain,
     to_plain,
@@ -106,7 +106,7 @@ class World:
     def _end(self, trial: int, why: str | None) -> None:
         if trial not in self.over:
             self.over.add(trial)
-            self.posts.append(Ended(trial=trial, why=why, length=self.reached.get(trial, 0)))
+            self.posts.append(TrialEnded(trial=trial, why=why, length=self.reached.get(trial, 0)))
 
     @property
     def created(self) -> dict[int, CreateTrial]:

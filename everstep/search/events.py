@@ -19,8 +19,7 @@ COMPLETED, ERROR, CANCELED = "COMPLETED", "ERROR", "CANCELED"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Validated:
-    """A trial was validated. In exact order, only the length that it was to train to counts: who trains past it
-    because it validates rarely names that length, not its own."""
+    """A trial was validated, at any length. In exact order, the first result at the target or past it counts."""
 
     kind: ClassVar[str] = "validated"
     trial: int

@@ -7,8 +7,8 @@ continue. So the same trials train to the same lengths with one slot and with a 
 A cohort's share is the growth of floor(trials so far / divisor): over all cohorts, as many trials train to each length
 as in one large cohort.
 
-Results are kept by length, and decisions read only them. They may come in any order, twice, or before they are asked
-for."""
+Results are kept by length, and decisions read only them. Those of different trials may come in any order, and all may
+come twice."""
 
 from __future__ import annotations
 
@@ -74,11 +74,13 @@ class ExactHalving(Method):
         self._fill()
 
     def validated(self, trial: TrialRecord, event: Validated) -> None:
-        lengths = self.brackets[trial.bracket].lengths
+        """The first result at the trial's target or past it counts: a trial waits there until it may continue."""
+        assert trial.target is not None
         is_late = trial.is_over and (trial.last_length is None or event.length > trial.last_length)
-        if event.length not in lengths or event.length in trial.results or is_late:
+        if trial.state != TRAINING or event.length < trial.target or is_late:
             return
-        trial.results[event.length] = finite(event.metric)
+        trial.results[trial.target] = finite(event.metric)
+        trial.past = event.length
         self._look_at(trial)
         self._fill()
 
@@ -93,7 +95,8 @@ class ExactHalving(Method):
         if trial.state != TRAINING:
             return
         assert trial.target is not None
-        if trial.target in trial.results:
+        if trial.past >= trial.target:  # of a trial that validates rarely, one result may count for several rungs
+            trial.results.setdefault(trial.target, trial.results[max(trial.results)])
             trial.state = WAITING
         elif trial.is_over and (trial.last_length is None or trial.last_length < trial.target):
             is_new = trial.rung == 0 and trial.num_replaced < MOST_REPLACEMENTS
@@ -157,7 +160,7 @@ class ExactHalving(Method):
                 trial = self.trials[heapq.heappop(self._promoted)]
                 trial.state = TRAINING
                 self._num_training += 1
-                if not trial.is_over and trial.target not in trial.results:
+                if not trial.is_over and trial.past < (trial.target or 0):
                     self.out.append(TrainTo(trial=trial.number, length=trial.target, reason=self._promotion(trial)))
                 self._look_at(trial)
             else:

@@ -43,6 +43,7 @@ class TrialRecord:
     rung: int = 0
     target: int | None = None
     results: dict[int, float | None] = field(default_factory=dict)
+    past: int = 0  # the length of the last result: at least the target that it counted for
     is_over: bool = False
     why: str | None = None
     last_length: int | None = None  # that it was validated at, if it said so at its end

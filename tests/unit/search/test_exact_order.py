@@ -50,9 +50,10 @@ def searchers(draw):
     at_once=st.sampled_from([0, 1, 2, 3, 16]),
     share_of_bad=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
     num_values=st.sampled_from([1, 2, 1000]),
+    period=st.sampled_from([None, 1, 7, 50]),
     salt=st.integers(0, 10**6),
 )
-def test_one_search_for_every_order_of_events(config, at_once, share_of_bad, num_values, salt):
+def test_one_search_for_every_order_of_events(config, at_once, share_of_bad, num_values, period, salt):
     def metric(trial, length):
         value = noise("metric", salt, trial, length)
         return math.nan if value < share_of_bad / 5 else int(value * num_values) / num_values
@@ -62,9 +63,8 @@ def test_one_search_for_every_order_of_events(config, at_once, share_of_bad, num
         return WHYS[int(noise("why", salt, trial, length) * 4)] if is_bad else None
 
     def run(order, at_once):
-        world = World(
-            config=replace(config, max_concurrent_trials=at_once), space=SPACE, metric=metric, fate=fate, order=order
-        )
+        config_here = replace(config, max_concurrent_trials=at_once)
+        world = World(config=config_here, space=SPACE, metric=metric, fate=fate, period=period, order=order)
         return world.run(), world
 
     quiet, calm = run(None, 1)
@@ -158,6 +158,15 @@ def test_a_space_without_any_valid_sample_ends_the_search():
     assert len(world.created) == 2 * 21
     halved = World(config=read_searcher(halving(max_trials=3)), space=SPACE, metric=world.metric, fate=world.fate)
     assert halved.run().is_done
+
+
+def test_a_trial_that_validates_rarely_counts_with_its_next_result():
+    config = read_searcher(halving(max_trials=4, divisor=2, num_rungs=3))  # 16, 32, 64
+    world = World(config=config, space=Space(), metric=lambda trial, length: trial + length / 1000, period=40)
+    search = world.run()
+    assert search.is_done and world.reached == {1: 80, 2: 40, 3: 40, 4: 40}
+    results = {each["number"]: each["results"] for each in search.save()["trials"]}
+    assert results[1] == [[16, 1.04], [32, 1.04], [64, 1.08]] and results[2] == [[16, 2.04], [32, 2.04]]
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 16])

@@ -46,6 +46,7 @@ class World:
     fate: Callable[[int, int], str | None] = lambda trial, length: None
     model: Callable[[Ask], dict] = made_up
     seed: int = 7
+    period: int | None = None  # validates at multiples of it, not where it is asked to
     order: random.Random | None = None  # None: posts arrive one by one as they are made
     operations: list = field(default_factory=list)
     posts: list[Event] = field(default_factory=list)
@@ -98,10 +99,21 @@ class World:
         if why := self.fate(trial, length):
             self._end(trial, None if why == "itself" else why)
             return
-        self.reached[trial] = length
-        self.posts.append(Validated(trial=trial, length=length, metric=self.metric(trial, length)))
+        for reached in self._validations(self.reached.get(trial, 0), length):
+            self.reached[trial] = reached
+            self.posts.append(Validated(trial=trial, length=reached, metric=self.metric(trial, reached)))
         if self.config.max_length is None:
             self._end(trial, None)
+
+    def _validations(self, reached: int, length: int) -> list[int]:
+        """Where a trial is validated on its way to a length. It waits at the first place that is not before it."""
+        if self.period is None:
+            return [length]
+        places = []
+        while reached < length:
+            reached += self.period
+            places.append(reached)
+        return places
 
     def _end(self, trial: int, why: str | None) -> None:
         if trial not in self.over:

@@ -18,11 +18,9 @@ def read_validation(config: SearchConfig, trial: int, metrics: Mapping[str, Any]
     metric = metrics.get(config.metric)
     if metric in _NOT_FINITE:
         metric = math.nan
-    return Validated(
-        trial=trial,
-        length=int(_number(trial, metrics, config.unit, metrics.get(config.unit), "time_metric")),
-        metric=finite(_number(trial, metrics, config.metric, metric, "metric")),
-    )
+    value = _number(trial, metrics, config.metric, metric, "metric")  # first: if both are missing, it is the one named
+    length = _number(trial, metrics, config.unit, metrics.get(config.unit), "time_metric")
+    return Validated(trial=trial, length=int(length), metric=finite(value))
 
 
 def _number(trial: int, metrics: Mapping[str, Any], name: str, value: Any, key: str) -> float:

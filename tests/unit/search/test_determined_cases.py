@@ -16,7 +16,7 @@ from everstep.search import grid, rungs
 from everstep.search.arrival_halving import ArrivalHalving, Rung
 from everstep.search.config import SearchConfig, read_searcher
 from everstep.search.events import Advanced, CreateTrial, SearchOver, StopTrial, TrainTo, TrialEnded, Validated
-from everstep.search.method import TrialRecord
+from everstep.search.method import STOPPED, TrialRecord
 from everstep.search.preview import preview
 from everstep.search.read_space import read_space
 from everstep.search.search import Search
@@ -266,9 +266,8 @@ def test_place_in_a_rung(case):
     assert [value for _, value in rung.ranks] == case["expect"]["metrics"]
 
 
-@of("rung_decision")
-def test_decision_at_a_rung(case):
-    given, expected = case["input"], case["expect"]
+def rung_story(given: dict) -> ArrivalHalving:
+    """In the middle of a search."""
     lengths = given["lengths"]
     config = SearchConfig(
         name="async_halving", order="arrival", max_length=lengths[-1], max_trials=len(given["at"]),
@@ -280,6 +279,13 @@ def test_decision_at_a_rung(case):
         rung.ranks, rung.numbers = [(False, each) for _, each in results], [number for number, _ in results]
     for number, at in given["at"].items():
         method.trials[int(number)] = TrialRecord(number=int(number), place=int(number), rung=at)
+    return method
+
+
+@of("rung_decision")
+def test_decision_at_a_rung(case):
+    given, expected = case["input"], case["expect"]
+    method = rung_story(given)
     trial, time, metric = given["validation"]
     method.validated(method.trials[trial], Validated(trial=trial, length=time, metric=metric))
 
@@ -299,10 +305,23 @@ def test_metric_of_a_validation(case):
     if "error" in expected:
         with pytest.raises(UsageError) as error:
             read_validation(config, 1, given["metrics"])
-        assert error.value.code == "search-metric-missing" or given["metrics"] == {"x": 1.0}
+        assert error.value.code == f"search-{expected['error'].replace('_', '-')}-missing"
     else:
         found = read_validation(config, 1, given["metrics"])
         assert (found.length, found.metric) == (expected["time"], expected["value"])
+
+
+@pytest.mark.parametrize("id", ["search-055", "search-056", "search-057"])
+def test_a_result_without_its_numbers_never_reaches_the_search(id):
+    case = next(each for each in CASES if each["id"] == id)
+    config = searcher(case["input"]["searcher"], order="arrival")
+    (trial, metrics), (_, what) = case["expect"]["steps"][-1]["event"][1:3], case["expect"]["steps"][-1]["actions"][0]
+    if id == "search-057":  # NaN
+        assert read_validation(config, trial, metrics).metric is None
+        return
+    with pytest.raises(UsageError) as error:
+        read_validation(config, trial, metrics)
+    assert error.value.code == f"search-{what.replace('_', '-')}-missing"
 
 
 @pytest.mark.parametrize("id", ["metric_reading-007", "metric_reading-008"])
@@ -432,7 +451,13 @@ def test_a_grid_without_hyperparameters_is_refused(case):
 
 @instead(LATE)
 def test_late_results_of_a_stopped_trial_change_nothing(case):
-    if case["kind"] != "search":
+    if case["kind"] == "rung_decision":
+        method = rung_story(case["input"])
+        trial, time, metric = case["input"]["validation"]
+        method.trials[trial].state = STOPPED
+        before = method.save()
+        method.validated(method.trials[trial], Validated(trial=trial, length=time, metric=metric))
+        assert method.out == [] and method.save() == before
         return
     story, stopped, before = Story(case), set(), None
     for step in case["expect"]["steps"]:

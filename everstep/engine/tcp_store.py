@@ -80,8 +80,8 @@ def _serve(listener: socket.socket, timeout_s: float) -> dist.TCPStore:
 
 @contextlib.contextmanager
 def _no_name_servers() -> Iterator[None]:
-    """For this thread only. They must be known again when it ends: glibc clears what it keeps for a thread only if there
-    are any, and hands the memory to the next thread, which could then look up no name at all."""
+    """For this thread only. They must be known again when it ends: glibc clears what it keeps for a thread only if
+    there are any, and hands the memory to the next thread, which could then look up no name at all."""
     libc = ctypes.CDLL(None)
     libc.__res_state.restype = ctypes.POINTER(_Resolver)
     libc.__res_init()

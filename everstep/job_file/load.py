@@ -44,15 +44,18 @@ _SYSTEMS = (
 
 def load_file(path: Path, changes: Sequence[str] = ()) -> Loaded:
     """`changes` are those of `--set`, of the native form."""
+    return load(read_text(path), changes, name=str(path))
+
+
+def read_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         message = f"{path}: byte {error.start} is not UTF-8"
         raise UsageError(message, hint="save it as UTF-8 text", code="job-file-not-utf8") from None
     except OSError as error:
         message = f"{path}: {error.strerror}"
         raise UsageError(message, hint="the path of a job file", code="job-file-unreadable") from None
-    return load(text, changes, name=str(path))
 
 
 def load(text: str, changes: Sequence[str] = (), *, name: str = "job file") -> Loaded:

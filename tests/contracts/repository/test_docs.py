@@ -178,7 +178,8 @@ def test_each_option_is_documented() -> None:
     ctx = click.Context(app)
     documented = set(re.findall(r"`(--?[a-z][a-z-]*)`", CONFIGURATION))
     commands = {name: app.get_command(ctx, name) for name in app.list_commands(ctx)}
-    commands |= {f"checkpoint {name}": each for name, each in commands.pop("checkpoint").commands.items()}
+    for group in ("checkpoint", "experiment", "e"):
+        commands |= {f"{group} {name}": each for name, each in commands.pop(group).commands.items()}
     for name, command in commands.items():
         options = {option for parameter in command.params for option in parameter.opts if option.startswith("-")}
         assert options - {"--help", "-h"} <= documented, f"everstep {name}"

@@ -1,0 +1,165 @@
+"""What all searchers share: the table of trials, the operations of an event, and the end of the search.
+
+State is plain: `save` returns what JSON can hold, `load` takes it back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from everstep.search.config import SearchConfig
+from everstep.search.draws import trial_seed
+from everstep.search.events import (
+    CANCELED,
+    COMPLETED,
+    ERROR,
+    ERRORED,
+    INVALID_HP,
+    USER_CANCELED,
+    CreateTrial,
+    Operation,
+    SearchOver,
+    StopTrial,
+    Suggested,
+    TrainTo,
+    TrialEnded,
+    Validated,
+)
+from everstep.search.space import Space
+
+TRAINING, WAITING, STOPPED, FAILED, REPLACED = "training", "waiting", "stopped", "failed", "replaced"
+MOST_REPLACEMENTS = 20  # of one trial by InvalidHP: then the space is wrong
+
+
+@dataclass(kw_only=True, slots=True)
+class TrialRecord:
+    """A trial as its searcher knows it. `results`: metric by length; None is worse than any number."""
+
+    number: int
+    place: int
+    bracket: int = 0
+    state: str = TRAINING
+    rung: int = 0
+    target: int | None = None
+    results: dict[int, float | None] = field(default_factory=dict)
+    past: int = 0  # the length of the last result: at least the target that it counted for
+    is_over: bool = False
+    why: str | None = None
+    last_length: int | None = None  # that it was validated at, if it said so at its end
+    fraction: float = 0.0
+    num_replaced: int = 0
+
+
+class Method:
+    """A searcher: `start` once, then one call for each event; operations are collected in `out`."""
+
+    def __init__(self, config: SearchConfig, space: Space, seed: int) -> None:
+        self.config, self.space, self.seed = config, space, seed
+        self.trials: dict[int, TrialRecord] = {}
+        self.num_over = 0
+        self.out: list[Operation] = []
+        self.done: SearchOver | None = None
+
+    # --- what each searcher does
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def validated(self, trial: TrialRecord, event: Validated) -> None:
+        raise NotImplementedError
+
+    def ended(self, trial: TrialRecord, event: TrialEnded) -> None:
+        raise NotImplementedError
+
+    def suggested(self, event: Suggested) -> None:
+        """Only model-based searchers ask."""
+
+    def has_more(self) -> bool:
+        """Whether trials are still to be created."""
+        raise NotImplementedError
+
+    def progress(self) -> float:
+        raise NotImplementedError
+
+    def save_more(self) -> dict[str, Any]:
+        return {}
+
+    def load_more(self, plain: Mapping[str, Any]) -> None: ...
+
+    # --- what they share
+
+    def create(self, number: int, *, place: int, length: int | None, reason: str, bracket: int = 0) -> TrialRecord:
+        trial = TrialRecord(number=number, place=place, bracket=bracket, target=length)
+        self.trials[number] = trial
+        seed = trial_seed(self.seed, number)
+        self.out.append(
+            CreateTrial(trial=number, hparams=self.hparams(number), seed=seed, bracket=bracket, reason=reason)
+        )
+        self.out.append(TrainTo(trial=number, length=length, reason=reason))
+        return trial
+
+    def hparams(self, number: int) -> Mapping[str, Any]:
+        return self.space.sample(self.seed, number)
+
+    def stop(self, trial: TrialRecord, reason: str) -> None:
+        trial.state = STOPPED
+        if not trial.is_over:
+            self.out.append(StopTrial(trial=trial.number, reason=reason))
+
+    def rank(self, metric: float | None, number: int) -> tuple[bool, float, int]:
+        """The smallest is the best."""
+        return (metric is None, (metric or 0.0) * (1 if self.config.smaller_is_better else -1), number)
+
+    def best(self) -> tuple[int, float, int] | None:
+        """Trial, metric and length of the best result so far."""
+        found = [
+            (self.rank(metric, trial.number), trial.number, metric, length)
+            for trial in self.trials.values()
+            for length, metric in trial.results.items()
+            if metric is not None and (trial.target is None or length <= trial.target)
+        ]
+        return min(found)[1:] if found else None
+
+    def finish_if_over(self) -> None:
+        if self.done is None and not self.has_more() and self.num_over == len(self.trials):
+            self.done = self._verdict()
+            self.out.append(self.done)
+
+    def _verdict(self) -> SearchOver:
+        counted = [trial for trial in self.trials.values() if trial.state != REPLACED]
+        whys = [trial.why for trial in counted]
+        text = f"{len(counted)} trials are over"
+        for why, state, what in ((ERRORED, ERROR, "failed"), (USER_CANCELED, CANCELED, "were canceled")):
+            if whys and all(each == why for each in whys):
+                return SearchOver(state=state, reason=f"all {len(counted)} trials {what}")
+        bad = [(ERRORED, "failed"), (USER_CANCELED, "canceled"), (INVALID_HP, "with invalid hyperparameters")]
+        notes = [f"{whys.count(why)} {what}" for why, what in bad if why in whys]
+        return SearchOver(state=COMPLETED, reason="; ".join([text, *notes]))
+
+    def save(self) -> dict[str, Any]:
+        """The same for the same facts, in whatever order they came."""
+        trials = [
+            {**asdict(trial), "results": [list(each) for each in sorted(trial.results.items())]}
+            for _, trial in sorted(self.trials.items())
+        ]
+        done = None if self.done is None else asdict(self.done)
+        return {"trials": trials, "done": done, **self.save_more()}
+
+    def load(self, plain: Mapping[str, Any]) -> None:
+        for each in plain["trials"]:
+            record = TrialRecord(**{**each, "results": dict(each["results"])})
+            self.trials[record.number] = record
+        self.num_over = sum(trial.is_over for trial in self.trials.values())
+        self.done = None if plain["done"] is None else SearchOver(**plain["done"])
+        self.load_more(plain)
+
+
+def shown(metric: float | None) -> str:
+    return "no finite metric (the worst value)" if metric is None else f"{metric:g}"
+
+
+def ordinal(place: int) -> str:
+    if place % 100 in (11, 12, 13):
+        return f"{place}th"
+    return f"{place}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(place % 10, 'th') }"

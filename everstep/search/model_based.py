@@ -1,0 +1,106 @@
+"""Searchers whose samples depend on results: TPE, CMA-ES, GP and QMC, which a process of its own runs.
+
+Trials come in cohorts. The model is asked for a whole cohort once all earlier trials are over, and gets their last
+results in the order of their numbers. So its answer depends on (seed, number, results of earlier cohorts): not on who
+was first, and not on the number of slots. The answer is an event like any other: a search that is read again does not
+ask again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everstep.errors import UsageError
+from everstep.search.config import SearchConfig
+from everstep.search.events import Ask, Suggested, TrialEnded, Validated, finite
+from everstep.search.method import STOPPED, TRAINING, Method, TrialRecord
+from everstep.search.space import Space
+
+COHORT = 8  # trials, unless the file says more: a fixed number, never that of the slots
+
+
+class ModelBased(Method):
+    def __init__(self, config: SearchConfig, space: Space, seed: int) -> None:
+        super().__init__(config, space, seed)
+        self._size = config.cohort or COHORT
+        self._at_once = config.max_concurrent_trials or self._size
+        self._asked = 0  # cohorts
+        self._samples: dict[int, Mapping[str, Any]] = {}  # of trials that are still to be created
+        self._num_waiting = 0  # trials of this cohort without a final result
+
+    def start(self) -> None:
+        self._ask()
+
+    def _ask(self) -> None:
+        numbers = range(self._asked * self._size + 1, min((self._asked + 1) * self._size, self.config.max_trials) + 1)
+        results = tuple((each.number, _last(each)) for _, each in sorted(self.trials.items()))
+        self._asked += 1
+        self._num_waiting = len(numbers)
+        reason = f"{self.config.name} chooses trials {numbers[0]} to {numbers[-1]} from {len(results)} results"
+        cohort, trials = self._asked - 1, tuple(numbers)
+        self.out.append(Ask(cohort=cohort, trials=trials, cohort_size=self._size, results=results, reason=reason))
+
+    def suggested(self, event: Suggested) -> None:
+        if event.cohort != self._asked - 1 or self._samples or self._asked * self._size - self._size < len(self.trials):
+            return  # answered already
+        first = event.cohort * self._size + 1
+        wanted = set(range(first, first + self._num_waiting))
+        if {int(number) for number in event.hparams} != wanted:
+            message = (
+                f"cohort {event.cohort}: samples for trials {sorted(map(int, event.hparams))}, not {sorted(wanted)}"
+            )
+            raise UsageError(message, code="search-suggestion")
+        self._samples = {int(number): hparams for number, hparams in event.hparams.items()}
+        self._fill()
+
+    def hparams(self, number: int) -> Mapping[str, Any]:
+        return self._samples.pop(number)
+
+    def validated(self, trial: TrialRecord, event: Validated) -> None:
+        if event.length > max(trial.results, default=-1):  # the last one counts
+            trial.results = {event.length: finite(event.metric)}
+        limit = self.config.max_length
+        if limit is not None and event.length >= limit and trial.state == TRAINING:
+            self.stop(trial, f"trained to {limit} {self.config.unit}, the full length")
+        self._settle(trial)
+
+    def ended(self, trial: TrialRecord, event: TrialEnded) -> None:
+        trial.state = STOPPED
+        self._settle(trial)
+        self._fill()
+
+    def _settle(self, trial: TrialRecord) -> None:
+        if trial.fraction == 1.0 or not trial.is_over:
+            return
+        if trial.last_length is None or trial.last_length <= max(trial.results, default=0):
+            trial.fraction = 1.0
+            self._num_waiting -= 1
+            if self._num_waiting == 0 and self.has_more():
+                self._ask()
+
+    def _fill(self) -> None:
+        for number in sorted(self._samples)[: max(0, self._at_once - (len(self.trials) - self.num_over))]:
+            reason = f"trial {number} of {self.config.max_trials}, chosen by {self.config.name}"
+            self.create(number, place=number, length=self.config.max_length, reason=reason)
+
+    def has_more(self) -> bool:
+        return bool(self._samples) or len(self.trials) < self.config.max_trials
+
+    def finish_if_over(self) -> None:
+        if self._num_waiting == 0:
+            super().finish_if_over()
+
+    def progress(self) -> float:
+        return sum(trial.fraction for trial in self.trials.values()) / self.config.max_trials
+
+    def save_more(self) -> dict[str, Any]:
+        samples = [[number, dict(hparams)] for number, hparams in sorted(self._samples.items())]
+        return {"asked": self._asked, "samples": samples, "num_waiting": self._num_waiting}
+
+    def load_more(self, plain: Mapping[str, Any]) -> None:
+        self._asked, self._num_waiting = plain["asked"], plain["num_waiting"]
+        self._samples = dict(plain["samples"])
+
+
+def _last(trial: TrialRecord) -> float | None:
+    return trial.results[max(trial.results)] if trial.results and trial.why is None else None

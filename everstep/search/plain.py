@@ -1,0 +1,96 @@
+"""Single, random and grid: every trial trains to its end; none is compared with another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everstep.errors import UsageError
+from everstep.search import grid
+from everstep.search.config import ARRIVAL, MOST_TRIALS, SearchConfig
+from everstep.search.events import INVALID_HP, TrialEnded, Validated, finite
+from everstep.search.method import MOST_REPLACEMENTS, REPLACED, STOPPED, TRAINING, Method, TrialRecord
+from everstep.search.space import Space
+
+
+class Plain(Method):
+    """Trial n has sample n, or the n-th point from the end of the grid. A random trial with InvalidHP is replaced."""
+
+    def __init__(self, config: SearchConfig, space: Space, seed: int) -> None:
+        super().__init__(config, space, seed)
+        self._axes = grid.axes(space) if config.name == "grid" else ()
+        self.num_places = num_grid_trials(space) if config.name == "grid" else config.max_trials
+        self._at_once = config.max_concurrent_trials or self.num_places
+        self._next_place = 1
+
+    def hparams(self, number: int) -> Mapping[str, Any]:
+        if self.config.name == "grid":
+            return grid.point(self._axes, self.num_places - number)
+        return super().hparams(number)
+
+    def start(self) -> None:
+        self._fill()
+
+    def validated(self, trial: TrialRecord, event: Validated) -> None:
+        keep_best(self, trial, event)
+        limit = self.config.max_length
+        if limit is not None and event.length >= limit and trial.state == TRAINING:
+            self.stop(trial, f"trained to {limit} {self.config.unit}, the full length")
+
+    def ended(self, trial: TrialRecord, event: TrialEnded) -> None:
+        trial.fraction = 1.0
+        if trial.state == TRAINING:
+            trial.state = STOPPED
+        if event.why == INVALID_HP and self.config.name == "random" and trial.num_replaced < MOST_REPLACEMENTS:
+            trial.state, trial.fraction = REPLACED, 0.0
+            number = len(self.trials) + 1 if self.config.order == ARRIVAL else trial.number + self.num_places
+            again = self.create(
+                number,
+                place=trial.place,
+                length=self.config.max_length,
+                reason=f"instead of trial {trial.number}, whose hyperparameters were invalid",
+            )
+            again.num_replaced = trial.num_replaced + 1
+        self._fill()
+
+    def has_more(self) -> bool:
+        return self._next_place <= self.num_places
+
+    def _fill(self) -> None:
+        running = len(self.trials) - self.num_over
+        while self.has_more() and running < self._at_once:
+            number = len(self.trials) + 1 if self.config.order == ARRIVAL else self._next_place
+            reason = f"trial {self._next_place} of {self.num_places}"
+            self.create(number, place=self._next_place, length=self.config.max_length, reason=reason)
+            self._next_place, running = self._next_place + 1, running + 1
+
+    def progress(self) -> float:
+        counted = [trial for trial in self.trials.values() if trial.state != REPLACED]
+        known = len(counted) if self.config.order == ARRIVAL else self.num_places
+        return sum(trial.fraction for trial in counted) / known if known else 0.0
+
+    def save_more(self) -> dict[str, Any]:
+        return {"next_place": self._next_place}
+
+    def load_more(self, plain: Mapping[str, Any]) -> None:
+        self._next_place = plain["next_place"]
+
+
+def keep_best(method: Method, trial: TrialRecord, event: Validated) -> None:
+    """Only the best result of each trial: the order of results cannot change it."""
+    known = [(method.rank(metric, length), length, metric) for length, metric in trial.results.items()]
+    metric = finite(event.metric)
+    if metric is not None:
+        _, length, metric = min([*known, (method.rank(metric, event.length), event.length, metric)])
+        trial.results = {length: metric}
+
+
+def num_grid_trials(space: Space) -> int:
+    number = grid.num_points(grid.axes(space))
+    if not 1 <= number <= MOST_TRIALS:
+        raise UsageError(
+            f"searcher: a grid over {len(space.leaves)} hyperparameters has {number or 'no'} trial{'s' * (number > 1)}",
+            hint="use searcher.name: random with max_trials" if number else "give hyperparameters, or use name: single",
+            code="search-grid-size",
+        )
+    return number

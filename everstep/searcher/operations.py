@@ -1,0 +1,99 @@
+"""What a search method asks for. Plain values: `to_plain` is what is posted, `from_plain` what was.
+
+Trials are named by the method, with UUIDs of its choice: a method that is started again names them the same way, and a
+post that comes twice is recognized."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from everstep.errors import UsageError
+
+
+class SearcherOperation:
+    """Any of the below."""
+
+    kind: ClassVar[str]
+
+    def to_plain(self) -> dict[str, Any]:
+        """UUIDs as texts, for JSON."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}  # type: ignore[attr-defined]
+        plain = {name: str(value) if isinstance(value, uuid.UUID) else value for name, value in fields.items()}
+        return {"kind": self.kind, **plain}
+
+
+Operation = SearcherOperation  # Determined's name
+
+
+@dataclass(frozen=True)
+class Create(SearcherOperation):
+    """A new trial. `checkpoint`: the UUID of one to start from."""
+
+    kind: ClassVar[str] = "create"
+    request_id: uuid.UUID
+    hparams: Mapping[str, Any]
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True)
+class ValidateAfter(SearcherOperation):
+    """Train the trial to this total length, not by it, and validate."""
+
+    kind: ClassVar[str] = "validate_after"
+    request_id: uuid.UUID
+    length: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.length, bool) or not isinstance(self.length, int) or self.length < 1:
+            raise UsageError(
+                f"ValidateAfter({self.request_id}, {self.length!r})",
+                hint="a total length, at least 1, in the searcher's unit",
+                code="searcher-operation",
+            )
+
+
+@dataclass(frozen=True)
+class Close(SearcherOperation):
+    """End the trial."""
+
+    kind: ClassVar[str] = "close"
+    request_id: uuid.UUID
+
+
+@dataclass(frozen=True)
+class Progress(SearcherOperation):
+    """How much of the search is done, from 0 to 1."""
+
+    kind: ClassVar[str] = "progress"
+    progress: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.progress <= 1:
+            raise UsageError(f"Progress({self.progress!r})", hint="from 0 to 1", code="searcher-operation")
+
+
+@dataclass(frozen=True)
+class Shutdown(SearcherOperation):
+    """End the experiment: COMPLETED, CANCELED if `cancel`, ERROR if `failure`."""
+
+    kind: ClassVar[str] = "shutdown"
+    cancel: bool = field(default=False)
+    failure: bool = field(default=False)
+
+
+_KINDS: dict[str, type[Any]] = {each.kind: each for each in (Create, ValidateAfter, Close, Progress, Shutdown)}
+
+
+def from_plain(plain: Mapping[str, Any]) -> SearcherOperation:
+    fields = {name: value for name, value in plain.items() if name != "kind"}
+    try:
+        if "request_id" in fields:
+            fields["request_id"] = uuid.UUID(fields["request_id"])
+        operation: SearcherOperation = _KINDS[str(plain.get("kind"))](**fields)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        hint = f"kind: {', '.join(_KINDS)}, and its fields"
+        raise UsageError(f"operation {dict(plain)}", hint=hint, code="searcher-operation") from None
+    return operation

@@ -1,0 +1,135 @@
+"""A search as a fold: what is saved is the search, bad events change nothing, the end is said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from unit.search.world import World, noise
+
+from everstep.errors import UsageError
+from everstep.search.config import read_searcher
+from everstep.search.events import Advanced, SearchOver, StopTrial, TrialEnded, Validated, event_from_plain, to_plain
+from everstep.search.read_space import read_space
+from everstep.search.search import Search, fold
+from everstep.search.space import Space
+
+HALVING = {"name": "async_halving", "metric": "loss", "max_length": {"batches": 64}, "num_rungs": 2, "max_trials": 8}
+
+
+@pytest.mark.parametrize("order", ["exact", "arrival"])
+def test_a_search_is_the_fold_of_its_events(order):
+    config = read_searcher({**HALVING, "order": order, "divisor": 2})
+    search = Search.begin(config, Space(), 7)
+    search.start()
+    events = [
+        Validated(trial=1, length=32, metric=0.5),
+        TrialEnded(trial=2, why="ERRORED"),
+        Validated(trial=4, length=32, metric=0.1),
+        Advanced(trial=3, fraction=0.5),
+    ]
+    for event in events:
+        search.apply(event)
+    plain = json.loads(json.dumps(search.save()))
+    assert fold(config, Space(), 7, events).save() == search.save() == Search.read(config, Space(), 7, plain).save()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Validated(trial=99, length=32, metric=0.5),
+        Validated(trial=1, length=-1, metric=0.5),
+        TrialEnded(trial=1, why="BROKEN"),
+        TrialEnded(trial=0),
+    ],
+)
+def test_a_bad_event_is_refused_and_changes_nothing(event):
+    search = Search.begin(read_searcher(HALVING), Space(), 7)
+    search.start()
+    before = search.save()
+    with pytest.raises(UsageError):
+        search.apply(event)
+    assert search.save() == before
+
+
+@pytest.mark.parametrize("plain", [{"kind": "exploded"}, {"kind": "ended"}, {"kind": "ended", "trial": 1, "x": 2}, {}])
+def test_an_event_that_is_none_is_refused(plain):
+    with pytest.raises(UsageError):
+        event_from_plain(plain)
+
+
+def test_a_search_starts_once():
+    search = Search.begin(read_searcher(HALVING), Space(), 7)
+    assert search.start() and search.start() == []
+    again = Search.read(read_searcher(HALVING), Space(), 7, search.save())
+    assert again.start() == []
+
+
+def test_events_and_operations_are_plain_data():
+    search = Search.begin(read_searcher(HALVING), read_space({"lr": {"log": [1e-5, 1e-1]}}), 7)
+    for operation in search.start():
+        assert json.loads(json.dumps(to_plain(operation)))["reason"]
+    event = TrialEnded(trial=1, why="ERRORED", length=3)
+    assert event_from_plain(to_plain(event)) == event
+
+
+@pytest.mark.parametrize(
+    ("whys", "state", "reason"),
+    [
+        (["ERRORED", "ERRORED"], "ERROR", "all 2 trials failed"),
+        (["USER_CANCELED", "USER_CANCELED"], "CANCELED", "all 2 trials were canceled"),
+        (["ERRORED", None], "COMPLETED", "2 trials are over; 1 failed"),
+        ([None, None], "COMPLETED", "2 trials are over"),
+    ],
+)
+def test_the_end_says_what_became_of_the_trials(whys, state, reason):
+    config = read_searcher({"name": "random", "metric": "loss", "max_trials": 2})
+    search = Search.begin(config, Space(), 7)
+    search.start()
+    last = [search.apply(TrialEnded(trial=number, why=why)) for number, why in enumerate(whys, start=1)][-1]
+    assert last == [SearchOver(state=state, reason=reason)] and search.is_done
+    assert search.apply(TrialEnded(trial=1)) == []
+
+
+def test_a_grid_is_not_replaced_and_goes_from_the_end():
+    config = read_searcher({"name": "grid", "metric": "loss", "max_concurrent_trials": 1})
+    search = Search.begin(config, read_space({"x": {"choice": [1, 2, 3]}}), 7)
+    assert search.start()[0].hparams == {"x": 3}
+    assert search.apply(TrialEnded(trial=1, why="INVALID_HP"))[0].hparams == {"x": 2}
+
+
+def test_a_trial_of_a_random_search_is_stopped_at_its_length():
+    config = read_searcher({"name": "random", "metric": "loss", "max_trials": 2, "max_length": {"epochs": 3}})
+    search = Search.begin(config, Space(), 7)
+    search.start()
+    assert search.targets == {1: 3, 2: 3}
+    assert search.apply(Validated(trial=1, length=2, metric=0.5)) == []
+    stop = StopTrial(trial=1, reason="trained to 3 epochs, the full length")
+    assert search.apply(Validated(trial=1, length=3, metric=0.7)) == [stop]
+    assert search.apply(Validated(trial=1, length=3, metric=0.7)) == []
+    assert search.best == (1, 0.5, 2)
+
+
+def test_a_result_that_is_overtaken_by_its_trials_end_counts():
+    config = read_searcher({**HALVING, "max_trials": 2, "divisor": 2})
+    search = Search.begin(config, Space(), 7)
+    search.start()
+    search.apply(TrialEnded(trial=1, length=32))
+    search.apply(Validated(trial=2, length=32, metric=0.5))
+    (going_on,) = search.apply(Validated(trial=1, length=32, metric=0.9))
+    assert (going_on.trial, going_on.length) == (2, 64)
+    assert [trial["results"] for trial in search.save()["trials"]] == [[[32, 0.9]], [[32, 0.5]]]
+
+
+def test_progress_grows_from_0_to_1():
+    config = read_searcher({**HALVING, "divisor": 2})
+    world, seen = World(config=config, space=Space(), metric=noise), []
+    deliver = world._deliver
+
+    def watched():
+        seen.append(world.search.progress)
+        deliver()
+
+    world._deliver = watched
+    search = world.run()
+    assert seen[0] == 0 and seen == sorted(seen) and search.progress == 1.0

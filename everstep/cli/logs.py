@@ -39,8 +39,8 @@ class LogsOptions(CoordinatorOptions):
     job: str = setting(
         ..., "A run, a submitted job (its ID here or on the platform, or its name)", is_argument=True, metavar="ID"
     )
-    follow: bool = setting(False, "Print the job's output until it ends")
-    tail: int | None = setting(None, "Only the last N lines, and with --follow the new ones", metavar="N", least=1)
+    follow: bool = setting(False, "Also print new lines, until the job ends")
+    tail: int | None = setting(None, "Only the last N lines; with --follow, also new ones", metavar="N", least=1)
     rank: int | None = setting(
         None, "Only lines of the worker that had this rank when it printed them", metavar="RANK", least=0
     )
@@ -55,8 +55,12 @@ class LogsOptions(CoordinatorOptions):
     until: str | None = setting(None, "Only lines before this time", metavar="TIME")
     grep: str | None = setting(None, "Only lines with this text", metavar="TEXT")
     regex: str | None = setting(None, "Only lines that match this regular expression (Python's)", metavar="REGEX")
-    context: int = setting(0, "Also print this many lines of the same worker around each", metavar="N", least=0)
-    raw: bool = setting(False, "Print the platform's own log instead: also what setup lines and Everstep itself wrote")
+    context: int = setting(
+        0, "Also print this many lines of the same worker before and after each match", metavar="N", least=0
+    )
+    raw: bool = setting(
+        False, "Print the platform's own log instead, with the output of setup lines and of Everstep itself"
+    )
     log_dir: Path = setting(Path("runs"), "Folder with the logs of runs", metavar="DIR", variables=("PET_LOG_DIR",))
 
 
@@ -64,8 +68,9 @@ class LogsOptions(CoordinatorOptions):
 def logs(options: LogsOptions) -> int:
     """Print, search and follow the output of a job: of its workers, and of the agents that run them.
 
-    It comes from the job's coordinator, or from the record that it has left. ID names a run in the log folder or a
-    submitted job, or is the folder of a record. For a job of an `everstep serve`, add --coordinator URL."""
+    The output comes from the job's coordinator or, once that is gone, from the job's record. ID is a run in the log
+    folder, a submitted job, or the folder of a job or a record. For a job of a coordinator started with
+    `everstep serve`, add --coordinator URL."""
     wanted, record = _wanted(options), None
     if options.coordinator is not None:
         log = _served_log(options.coordinator, options.job, options.token_file)
@@ -94,9 +99,11 @@ def _wanted(options: LogsOptions) -> LogsRequest:
     if options.rank is not None and options.worker is not None:
         raise UsageError("--rank and --worker at once", hint="give one of them", code="rank-and-worker")
     if options.level is not None and options.level.lower() not in LEVELS:
-        raise UsageError(f"--level {options.level}", hint=f"one of {', '.join(LEVELS)}", code="log-level-unknown")
+        hint = f"use one of {', '.join(LEVELS)}"
+        raise UsageError(f"--level {options.level}: unknown level", hint=hint, code="log-level-unknown")
     if options.context > MAX_CONTEXT:
-        raise UsageError(f"--context {options.context}", hint=f"at most {MAX_CONTEXT}", code="log-context-too-large")
+        problem = f"--context {options.context} is too large"
+        raise UsageError(problem, hint=f"use at most {MAX_CONTEXT}", code="log-context-too-large")
     now = time.time()
     return LogsRequest(
         worker=options.worker or "",
@@ -140,15 +147,15 @@ def _nothing(options: LogsOptions) -> str:
     if options.grep or options.regex or options.level or options.since or options.until or options.node:
         return "no line matches"
     name = options.worker or (f"rank {options.rank}" if options.rank is not None else options.job)
-    return f"{name} has written nothing or does not exist: `everstep status {options.job}` shows the workers"
+    return f"no output from {name}, or it does not exist; `everstep status {options.job}` shows the workers"
 
 
 def _print_platform(record: JobRecord, options: LogsOptions, wanted: LogsRequest) -> int:
     """By the platform's own means: no coordinator has the log any more, or not yet."""
     if options.tail is not None or wanted != LogsRequest(worker=wanted.worker, rank=wanted.rank):
         raise UsageError(
-            f"{record.id}: neither its coordinator nor a log that it left can be reached from here",
-            hint="the platform's own log can be filtered by --worker or --rank only; try again once the job runs",
+            f"{record.id}: neither its coordinator nor its record can be reached from here",
+            hint="the platform's own log can be filtered only by --worker or --rank; try again once the job is running",
             code="job-log-unreachable",
         )
     if options.rank is None and options.worker is None:

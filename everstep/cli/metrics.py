@@ -72,10 +72,10 @@ class MetricsOptions(CoordinatorOptions):
 
 @command(MetricsOptions, no_args_is_help=True)
 def metrics(options: MetricsOptions) -> None:
-    """Show what a job has reported: its series with the last, least and greatest value, or the points of one series.
+    """Show a job's metrics: all series with their last, minimum and maximum value, or the points of one series.
 
-    ID names a run in the log folder or a submitted job, or is the folder with the record of a job that is over. With
-    --coordinator, it is the ID of a job there."""
+    ID is a run in the log folder, a submitted job, or the folder of a job or a record. With --coordinator, ID is a job
+    of that coordinator."""
     with _record_of(options) as record:
         if options.name is None:
             _print_series(list(all_series(record)), options)

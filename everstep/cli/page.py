@@ -40,15 +40,15 @@ class PageOptions(CoordinatorOptions):
 def page(options: PageOptions) -> None:
     """Open the page of a job in a browser: print an address that works once and, on a desktop, open it.
 
-    While a job runs, its coordinator serves the page. Once it is over, this command serves its record, to this machine
-    only, until you press Ctrl-C. With --coordinator and without a job, the page lists all jobs there."""
+    While a job runs, its coordinator serves the page. Once the job is over, this command serves its record, only to
+    this machine, until you press Ctrl-C. With --coordinator and no job, the page lists all jobs of that coordinator."""
     if options.id is None and options.coordinator is None:
         raise UsageError("give a job, a folder, or --coordinator URL", code="page-of-nothing")
     with _coordinator_of(options) as (coordinator, is_tunnel):
         if coordinator is not None and answers(coordinator):
             _show(address_of_page(coordinator), options)
             if is_tunnel:
-                say("keep this command running while you look; Ctrl-C ends it")
+                say("keep this command running while you use the page; press Ctrl-C to stop")
                 threading.Event().wait()
             return
         if options.coordinator is not None and coordinator is not None:

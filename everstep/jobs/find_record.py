@@ -108,7 +108,8 @@ def _where(record: JobRecord) -> str:
     uri = record_place(_checkpoint_uri(record.job))
     if not uri:
         return "set `checkpoint` in the job file to a URL or an absolute path: the record is saved beside checkpoints"
-    return f"it should be in {place_beside(uri, record.id)}: where that folder can be read, pass it instead of the ID"
+    where = place_beside(uri, record.id)
+    return f"the record should be in {where}; on a machine that can read it, pass that folder instead of the ID"
 
 
 def _checkpoint_uri(job: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""The folder of a run or a submitted job: its coordinator may still work there, and then knows more than the files.
+"""The folder of a run or a submitted job: find its coordinator, which knows more than the files while the job runs.
 
-A folder without the token is a copy. One with record.json is of a job that is over."""
+A folder without the token is a copy. A folder with record.json belongs to a job that is over."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def coordinator_of_folder(folder: Path, token_file: Path | None = None) -> Itera
 
 
 def answers(coordinator: Coordinator) -> bool:
-    """Whether it is there and knows its job, if it has one. Refused: by another one, which has the port now."""
+    """Whether the coordinator responds and knows the job, if one is given. Another one may have its port by now."""
     try:
         if coordinator.job:
             coordinator.view(is_brief=True)

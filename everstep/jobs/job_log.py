@@ -76,7 +76,7 @@ class JobLog:
         if (folder := self._left()) is None:
             raise UsageError(
                 f"{self._job}: its coordinator is gone, and it left no log here",
-                hint="see the files of its workers in its folder; for a submitted job, --raw asks the platform",
+                hint="see its workers' files in its folder; for a submitted job, use --raw to read the platform's log",
                 code="job-log-missing",
             )
         from everstep.coordinator.finished_record import open_record

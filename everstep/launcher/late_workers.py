@@ -1,4 +1,4 @@
-"""Say whom a node waits for: something has ended here, a worker or the job, and others that ought to have are not.
+"""Say which workers a node waits for: a worker or the job has ended here, and these should have ended as well.
 
 Once after each end, and not at once: most follow within seconds. `decisions` finds the words."""
 

@@ -70,5 +70,5 @@ def parse_about(data: bytes, where: str) -> RecordAbout:
         given = {name: value for name, value in told.items() if name in known}
         return RecordAbout(**{**given, "files": files, "checkpoints": tuple(told.get("checkpoints", ()))})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = f"is it a folder with a {ABOUT} of Everstep?"
+        hint = f"pass a folder with a {ABOUT} that Everstep wrote"
         raise UsageError(f"{where} cannot be read: {error}", hint=hint, code="record-unreadable") from None

@@ -1,7 +1,7 @@
 """Mask secrets in the arguments of a command, as a record and the page show them: people type passwords there.
 
-Masked are values of variables and of options whose names say that they are secret, and passwords in URLs. A guess by
-names: secrets that have none of them stay readable. Pure."""
+Masks the values of variables and options with names such as `password`, and passwords in URLs. This is a guess by
+name: secrets under other names stay readable. Pure."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def log_query(request: LogsRequest) -> LogQuery:
 
 def check_query(query: LogQuery) -> None:
     if "\n" in query.text:
-        raise UsageError("the text has a newline", hint="a search finds lines: give one line", code="log-text-lines")
+        raise UsageError("the text contains a newline", hint="search for text within one line", code="log-text-lines")
     compile_regex(query.regex)
 
 

@@ -66,7 +66,7 @@ def _checked(metrics: Any, step: Any) -> int:
         raise UsageError(problem, hint=hint, code="report-not-a-dict")
     for name in metrics:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or "\0" in name:
-            problem = f"the name of a metric is a text of 1 to {MAX_NAME} characters, not {str(name)[:40]!r}"
+            problem = f"the name of a metric must be a string of 1 to {MAX_NAME} characters, not {str(name)[:40]!r}"
             raise UsageError(problem, hint=hint, code="metric-name-invalid")
     if len(metrics) > MOST_VALUES:
         problem = f"report() got {len(metrics)} metrics, more than {MOST_VALUES}"

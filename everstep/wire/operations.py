@@ -288,7 +288,7 @@ class Operations:
 
     @operation("GET", f"{_JOB}/logs", READ_ONLY)
     def logs(self, request: wire.LogsRequest) -> wire.LogsView:
-        """Get lines of output that match: after `cursor` (`next`), held if none; by `tail`, before it (`previous`)."""
+        """Get matching lines after `cursor` (`next`), held if none; with `tail`, those before it (`previous`)."""
 
 
 def declared(operations: type[Operations]) -> tuple[Operation, ...]:

@@ -33,7 +33,7 @@ async function call(path, how = {}) {
     reply = await fetch(path, how);
   } catch (error) {
     if (how.signal?.aborted) throw error;
-    throw new Refused("The coordinator does not answer.", 0, "away");
+    throw new Refused("The coordinator is not responding.", 0, "away");
   }
   const body = await reply.json().catch(() => ({}));
   if (reply.ok) {

@@ -12,7 +12,7 @@ const MOST_LANES = 16; // then the number of workers is drawn instead
 const MOST_MARKS = 400;
 const STAIRS = 72;
 
-const WORDS = { created: "Created", formed: "Generation formed", closed: "Generation closed", died: "Death", joined: "Join", left: "Left", leads: "New leader", restarted: "Restart", finished: "Finished", stopped: "Stopped" };
+const WORDS = { created: "Created", formed: "Generation formed", closed: "Generation closed", died: "Death", joined: "Join", left: "Departure", leads: "New leader", restarted: "Restart", finished: "Finished", stopped: "Stopped" };
 
 /** @typedef {import("./job_state.js").Mark} Mark */
 

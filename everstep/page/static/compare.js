@@ -188,7 +188,7 @@ function Overlay({ name, series, jobs }) {
   return html`<figure class="card plot" ref=${box}>
     <header><h3 title=${name}>${name}</h3><span class="quiet small" ref=${value}>${" "}</span></header>
     ${isTable
-      ? html`<div class="scroll" tabindex="0" role="region" aria-label=${`${name} as a table`}><table class="tight"><thead><tr><th>Job</th><th class="number">Last</th><th class="number">Least</th><th class="number">Greatest</th><th class="number">Step</th></tr></thead>
+      ? html`<div class="scroll" tabindex="0" role="region" aria-label=${`${name} as a table`}><table class="tight"><thead><tr><th>Job</th><th class="number">Last</th><th class="number">Min</th><th class="number">Max</th><th class="number">Step</th></tr></thead>
           <tbody>${mine.map(({ summary, series: each }) => html`<tr key=${summary.job}><td>${summary.job}</td><td class="number">${number(each?.view.value.last)}</td><td class="number">${number(each?.view.value.least)}</td><td class="number">${number(each?.view.value.most)}</td><td class="number">${count(each?.view.value.last_step ?? 0)}</td></tr>`)}</tbody></table></div>`
       : isNear && lines.length
         ? html`<${Plot} lines=${lines} axis=${axis} range=${from < to ? [from, to] : null} extent=${null} label=${label} group="compare"
@@ -209,7 +209,7 @@ function Differences({ jobs, isAll }) {
   const facts = jobs.map(({ summary, policy, config, values }) => new Map([
     ["state", summary.state], ["step", summary.step], ["workers", summary.num_workers], ["deaths", summary.num_deaths], ["created", clock(summary.created_at)],
     ...flatten(config), ...flatten(policy).map(([name, value]) => /** @type {[string, unknown]} */ ([`policy.${name}`, value])),
-    ...values.flatMap((each) => [[`${each.name} (last)`, number(each.last)], [`${each.name} (least)`, number(each.least)], [`${each.name} (greatest)`, number(each.most)]]),
+    ...values.flatMap((each) => [[`${each.name} (last)`, number(each.last)], [`${each.name} (min)`, number(each.least)], [`${each.name} (max)`, number(each.most)]]),
   ].map(([name, value]) => /** @type {[string, string]} */ ([String(name), typeof value === "number" ? number(value) : text(value)]))));
   const names = [...new Set(facts.flatMap((each) => [...each.keys()]))];
   const rows = names.filter((name) => isAll || new Set(facts.map((each) => each.get(name) ?? "–")).size > 1);

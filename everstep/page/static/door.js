@@ -27,7 +27,7 @@ export function Door() {
   };
   return html`<div class="card door">
     <h1>Sign in</h1>
-    <p class="quiet">Enter a one-time code, the whole address that <span class="mono">everstep run --page</span> printed, or a token of this coordinator.</p>
+    <p class="quiet">Enter a one-time code, the full address that Everstep printed, or one of this coordinator's tokens.</p>
     <form onSubmit=${enter}>
       <label for="proof">Code or token</label>
       <input id="proof" type="password" autocomplete="off" spellcheck="false" value=${proof} aria-describedby="door-says" onInput=${(/** @type {any} */ event) => setProof(event.target.value)} />

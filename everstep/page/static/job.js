@@ -68,7 +68,7 @@ function Head({ job, summary }) {
     ["Generation", count(summary.generation)],
     ["Deaths", count(summary.num_deaths)],
     ["Restarts", count(summary.num_restarts)],
-    ...(summary.created_at ? [["Started", clock(summary.created_at)], [summary.ended_at ? "Took" : "Running for", duration(end - summary.created_at)]] : []),
+    ...(summary.created_at ? [["Created", clock(summary.created_at)], [summary.ended_at ? "Duration" : "Running for", duration(end - summary.created_at)]] : []),
   ];
   return html`<div class="head"><h1>${job}</h1><${StateWord} state=${summary.state} />${summary.name && summary.name !== job && html`<span class="quiet" title=${summary.name}>${tail(summary.name)}</span>`}</div>
     <p class="quiet" id="reason" aria-live="polite">${summary.reason}</p>

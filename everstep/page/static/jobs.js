@@ -29,7 +29,7 @@ const COLUMNS = [
   { name: "num_deaths", title: "Deaths", isNumber: true, show: (job) => count(job.num_deaths) },
   { name: "num_restarts", title: "Restarts", isNumber: true, isOptional: true, show: (job) => count(job.num_restarts) },
   { name: "created_at", title: "Created", show: (job) => clock(job.created_at) },
-  { name: "ended_at", title: "Took", isNumber: true, isOptional: true, show: (job) => (job.ended_at && job.created_at ? duration(job.ended_at - job.created_at) : "–") },
+  { name: "ended_at", title: "Duration", isNumber: true, isOptional: true, show: (job) => (job.ended_at && job.created_at ? duration(job.ended_at - job.created_at) : "–") },
   { name: "reason", title: "Reason", show: (job) => html`<span class="cut" title=${job.reason}>${job.reason}</span>` },
 ];
 /** Shown unless the address says otherwise: what fits. */

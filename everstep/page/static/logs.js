@@ -258,7 +258,7 @@ function Lines({ reading, text, isRegex, isFollowing, isOver, onFollow }) {
         ? html`<p class="hint">${text ? "No earlier line matches." : "The log begins here."}</p>`
         : html`<p class="hint"><button onClick=${() => reading.earlier()} disabled=${isBusy}>Earlier lines</button></p>`)}
       ${lines.map((line) => reading.draw(line, isRegex ? "" : text))}
-      ${isEmpty && html`<p class="hint">${text ? "No line matches." : isOver ? "This job printed nothing." : "Nothing printed yet. New lines appear here by themselves."}</p>`}
+      ${isEmpty && html`<p class="hint">${text ? "No line matches." : isOver ? "This job printed nothing." : "No output yet. New lines appear here automatically."}</p>`}
       ${!lines.length && isBusy && html`<p class="hint">${text ? "Searching…" : "Reading…"}</p>`}
       ${reading.isOpen && !reading.hasEnd && html`<p class="hint"><button onClick=${() => reading.later()} disabled=${isBusy}>Later lines</button></p>`}
     </div>
@@ -280,7 +280,7 @@ function amount(reading, lines, isSearch) {
   const what = isSearch ? `${plural(shown, "line")} found` : plural(shown, "line");
   if (reading.hasStart && reading.hasEnd) return what;
   if (reading.hasEnd) return reading.isBusy.value && isSearch ? `${what} so far` : `The last ${what}. Scroll up for earlier ones.`;
-  return `${what}${reading.hasStart ? " from the beginning" : ""}, not to the end. Scroll down for later ones, or follow.`;
+  return `${what}${reading.hasStart ? " from the beginning" : ""}. Scroll down for later ones, or click “Follow” to go to the end.`;
 }
 
 /** @param {{line: Line, text: string}} props */

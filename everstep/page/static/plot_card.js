@@ -87,7 +87,7 @@ function Numbers({ window }) {
   for (let i = total - 1; i >= 0; i -= each) rows.push(i);
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${`${window.name} as a table`}>
     <table class="tight">
-      <thead><tr><th class="number">Step</th><th>Time</th><th class="number">Value</th>${hasSpans && html`<th class="number">Least</th><th class="number">Greatest</th>`}</tr></thead>
+      <thead><tr><th class="number">Step</th><th>Time</th><th class="number">Value</th>${hasSpans && html`<th class="number">Min</th><th class="number">Max</th>`}</tr></thead>
       <tbody>${rows.map(
         (i) => html`<tr key=${window.first_steps[i]}>
           <td class="number">${count(window.first_steps[i])}</td><td>${clock(window.first_times[i])}</td><td class="number">${number(window.firsts[i])}</td>

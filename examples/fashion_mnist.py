@@ -92,11 +92,13 @@ def main() -> None:
                 loss.backward()
                 optimizer.step()
                 scheduler.step()
+            everstep.report({"loss": loss.item(), "learning_rate": scheduler.get_last_lr()[0]}, step=trainer.num_steps)
         if trainer.rank == 0:
             print(f"epoch {epoch}  loss {loss.item():.3f}  {trainer.world_size} workers", flush=True)
 
     result = {"weights_digest": digest(model), "accuracy": accuracy(model, device), "steps": trainer.num_steps}
     emit("result", **result)
+    everstep.report({"test accuracy": result["accuracy"]}, step=trainer.num_steps)
     if trainer.rank == 0:
         print(f"test accuracy {result['accuracy']:.1%}, weights {result['weights_digest'][:16]}", flush=True)
 

@@ -6,6 +6,7 @@ import { Configuration } from "./configuration.js";
 import { clock, count, duration, tail } from "./format.js";
 import { html } from "./html.js";
 import { JobState } from "./job_state.js";
+import { stepText } from "./jobs.js";
 import { look } from "./live.js";
 import { Logs } from "./logs.js";
 import { Metrics, Sections, Toolbar, useLooks } from "./metrics.js";
@@ -63,7 +64,7 @@ function Head({ job, summary }) {
   if (!summary) return html`<div class="head"><h1>${job}</h1></div><div class="ghost" style=${{ width: "320px" }}></div>`;
   const end = summary.ended_at ?? Date.now() / 1000;
   const facts = [
-    ["Step", count(summary.step)],
+    ["Step", stepText(summary)],
     ["Workers", count(summary.num_workers)],
     ["Generation", count(summary.generation)],
     ["Deaths", count(summary.num_deaths)],

@@ -7,7 +7,7 @@ import { clock, count, duration, tail } from "./format.js";
 import { html } from "./html.js";
 import { JobState } from "./job_state.js";
 import { stepText } from "./jobs.js";
-import { look } from "./live.js";
+import { isHeard, isJobOver, look } from "./live.js";
 import { Logs } from "./logs.js";
 import { Metrics, Sections, Toolbar, useLooks } from "./metrics.js";
 import { loadPlots } from "./plot.js";
@@ -32,6 +32,12 @@ export function Job({ job }) {
     };
   }, [state]);
 
+  const isOver = state.isOver.value;
+  useLayoutEffect(() => {
+    isJobOver.value = isOver;
+    return () => void (isJobOver.value = false);
+  }, [isOver]);
+
   const problem = state.problem.value;
   const summary = state.summary.value;
   const chosen = query.value.get("view") ?? "";
@@ -41,6 +47,7 @@ export function Job({ job }) {
       : html`<${Failed} problem=${problem}>The page retries automatically.<//>`;
   }
   return html`<div class=${chosen ? "stack part" : "stack"}>
+    ${isOver && isHeard.value === false && html`<p class="notice" role="status">The job is over. <span class="mono">everstep page ${job}</span> shows its record.</p>`}
     <${Head} job=${job} summary=${summary} />
     <nav class="views" aria-label="Views of the job">${Object.entries(VIEWS).map(
       ([name, title]) => html`<a key=${name} href=${address({ ...Object.fromEntries(KEPT.map((each) => [each, query.value.get(each)])), view: name }, location.pathname)} aria-current=${name === chosen ? "page" : undefined}>${title}</a>`,

@@ -18,7 +18,7 @@ export class Stream {
     this.topics = "";
     this.last = "";
     this.failures = 0;
-    this.isOpen = false;
+    this.isOpen = /** @type {boolean | null} */ (null); // until it is known
     /** @type {any} */
     this.timer = null;
   }
@@ -40,7 +40,7 @@ export class Stream {
     this.newcomers.delete(reader);
     if (this.readers.size) return;
     this.close();
-    this.isOpen = false;
+    this.isOpen = null;
   }
 
   /** @param {number} pause_ms */

@@ -234,7 +234,8 @@ def test_a_comparison_reads_all_metrics_of_a_job_but_not_those_of_its_system(nod
     node("""
     const { Comparison } = await import("./compare.js");
     const names = numbers(1, 1001).map((each) => view_of([1], each, `m${each}`));
-    answers = (_, { after, limit, is_own }) => ({ series: is_own ? names.slice(after, Number(after) + Number(limit)) : [] });
+    const page = (after, limit) => names.slice(after, after + limit);
+    answers = (_, { after, limit, is_own }) => ({ series: is_own ? page(Number(after), Number(limit)) : [] });
     const made = new Comparison(["job"]);
     await made.fetchSeries("job");
     assert.equal(made.metrics.size, 1001);

@@ -1,4 +1,4 @@
-"""The page at the edges of what it shows: hardly any data, odd numbers, a job that is over, a coordinator that is gone."""
+"""The page at its edges: hardly any data, odd numbers, a job that is over, a coordinator that is gone."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_a_code_opens_one_session_and_leaves_the_address(browser: Any, files: Co
             page.get_by_text("This code was used already").wait_for()
             assert page.url == f"{url}/"
 
-            _enter(page, "not-a-token")
+            _enter(page, "not-a-token" * 30)  # longer than any code
             page.get_by_text("This is not a token of this coordinator.").wait_for()
             _enter(page, new_code(url, files.token))
             page.get_by_text("No jobs yet").wait_for()

@@ -99,5 +99,7 @@ export async function signIn(proof) {
 export async function signOut() {
   doorSays.value = "";
   isSignedIn.value = false; // first: all views and the stream stop asking
-  await session("DELETE").catch(() => null);
+  await session("DELETE").catch((error) => {
+    if (error.status !== 401) doorSays.value = `This session may still be open at the coordinator. ${error.message} Sign in and out again to end it.`;
+  });
 }

@@ -14,17 +14,18 @@ import { POSITIONS } from "./metrics.js";
 import { color, dash } from "./palette.js";
 import { Plot } from "./plot.js";
 import { address, go, jobAddress, query } from "./route.js";
-import { Series } from "./series.js";
+import { Series, isCut } from "./series.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { isDark } from "./theme.js";
 import { xText } from "./ticks.js";
 
 const AT_ONCE = 100; // jobs in one call
+const MOST_SERIES = 1000; // in one call
 const PAUSE_MS = 5000; // between fetches of the numbers while jobs go on
 
 /** @typedef {{summary: import("./job_state.js").Summary, policy: object, config: object, values: any[]}} Compared */
 
-class Comparison {
+export class Comparison {
   /** @param {string[]} names */
   constructor(names) {
     this.names = names;
@@ -61,9 +62,18 @@ class Comparison {
 
   /** @param {string} job */
   async fetchSeries(job) {
-    const { series } = await get(`${jobPath(job)}/series`, { limit: 1000 });
+    for (let after = 0, isMore = true; isMore; ) {
+      const { series } = await get(`${jobPath(job)}/series`, { after, limit: MOST_SERIES, is_own: true });
+      this.keepSeries(job, series);
+      isMore = series.length === MOST_SERIES;
+      after = series.at(-1)?.series;
+    }
+  }
+
+  /** @param {string} job @param {import("./series.js").SeriesView[]} series */
+  keepSeries(job, series) {
     for (const view of series) {
-      if (view.name.startsWith("system/") || POSITIONS.has(view.name)) continue;
+      if (POSITIONS.has(view.name)) continue;
       const byJob = this.metrics.get(view.name) ?? new Map();
       this.metrics.set(view.name, byJob);
       const known = byJob.get(job);
@@ -90,7 +100,8 @@ export function Compare() {
     const ends = [
       listen("points", (data) => {
         state.take(data);
-        if (Date.now() - fetched > PAUSE_MS && list.includes(data.job)) (fetched = Date.now()), state.fetch();
+        const isDue = Date.now() - fetched > PAUSE_MS || data.series.some(isCut);
+        if (isDue && list.includes(data.job)) (fetched = Date.now()), state.fetch();
       }),
       listen("began", () => state.fetch()),
       listen("reload", () => state.fetch()),
@@ -216,6 +227,6 @@ function Differences({ jobs, isAll }) {
   if (!rows.length) return html`<p class="quiet">${jobs.length > 1 ? "Nothing differs." : "Add another job to compare with: select its checkbox in the job list."}</p>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Differences"><table class="tight">
     <thead><tr><th>Setting or value</th>${jobs.map(({ summary }) => html`<th key=${summary.job}>${summary.job}</th>`)}</tr></thead>
-    <tbody>${rows.map((name) => html`<tr key=${name}><td>${name}</td>${facts.map((each, i) => html`<td key=${i} class="mono"><span class="cut" title=${each.get(name) ?? ""}>${each.get(name) ?? "–"}</span></td>`)}</tr>`)}</tbody>
+    <tbody>${rows.map((name) => html`<tr key=${name}><td>${name}</td>${facts.map((each, i) => html`<td key=${i} class="mono wrap">${each.get(name) ?? "–"}</td>`)}</tr>`)}</tbody>
   </table></div>`;
 }

@@ -3,6 +3,8 @@
 // An entry of a window is one point, or a span of points next to each other with its first, last, least and greatest
 // value. A span becomes up to four points of the line: so each pixel column shows the same peaks as all points would.
 
+const MOST_STEPS = 2 ** 53; // that the coordinator reads
+
 /** @typedef {{x: number[], y: (number | null)[], odd: {x: number, what: string}[]}} Curve */
 /** @typedef {"step" | "epoch" | "time" | "elapsed"} Axis */
 /**
@@ -119,7 +121,7 @@ export function after(xs, x) {
  * @param {number} from @param {number} to
  * @returns {[number, number]} from, to before */
 export function steps(whole, axis, place, from, to) {
-  if (axis === "step") return [Math.max(0, Math.floor(from)), Math.max(1, Math.ceil(to) + 1)];
+  if (axis === "step") return [Math.min(MOST_STEPS, Math.max(0, Math.floor(from))), Math.min(MOST_STEPS, Math.max(1, Math.ceil(to) + 1))];
   const xs = whole.first_steps.map((step, i) => place(step, whole.first_times[i]));
   const low = Math.max(after(xs, from) - 1, 0);
   const high = Math.min(after(xs, to), xs.length - 1);

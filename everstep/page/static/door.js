@@ -4,6 +4,8 @@ import { useState } from "preact/hooks";
 import { doorSays, signIn } from "./api.js";
 import { html } from "./html.js";
 
+const LONGEST_CODE = 256; // that the coordinator reads; a token may be longer
+
 export function Door() {
   const [proof, setProof] = useState("");
   const [isBusy, setBusy] = useState(false);
@@ -15,10 +17,13 @@ export function Door() {
     const isLink = typed.includes("#code=");
     const code = isLink ? typed.slice(typed.indexOf("#code=") + 6) : typed;
     try {
-      await signIn({ code }).catch((error) => {
-        if (isLink || error.code !== "code-unknown") throw error;
-        return signIn({ token: typed });
-      });
+      if (!isLink && typed.length > LONGEST_CODE) await signIn({ token: typed });
+      else {
+        await signIn({ code }).catch((error) => {
+          if (isLink || error.code !== "code-unknown") throw error;
+          return signIn({ token: typed });
+        });
+      }
     } catch (error) {
       doorSays.value = /** @type {Error} */ (error).message;
     }

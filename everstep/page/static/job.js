@@ -6,7 +6,8 @@ import { Configuration } from "./configuration.js";
 import { clock, count, duration, tail } from "./format.js";
 import { html } from "./html.js";
 import { JobState } from "./job_state.js";
-import { look } from "./live.js";
+import { stepText } from "./jobs.js";
+import { isHeard, isJobOver, look } from "./live.js";
 import { Logs } from "./logs.js";
 import { Metrics, Sections, Toolbar, useLooks } from "./metrics.js";
 import { loadPlots } from "./plot.js";
@@ -31,6 +32,12 @@ export function Job({ job }) {
     };
   }, [state]);
 
+  const isOver = state.isOver.value;
+  useLayoutEffect(() => {
+    isJobOver.value = isOver;
+    return () => void (isJobOver.value = false);
+  }, [isOver]);
+
   const problem = state.problem.value;
   const summary = state.summary.value;
   const chosen = query.value.get("view") ?? "";
@@ -40,6 +47,7 @@ export function Job({ job }) {
       : html`<${Failed} problem=${problem}>The page retries automatically.<//>`;
   }
   return html`<div class=${chosen ? "stack part" : "stack"}>
+    ${isOver && isHeard.value === false && html`<p class="notice" role="status">The job is over. <span class="mono">everstep page ${job}</span> shows its record.</p>`}
     <${Head} job=${job} summary=${summary} />
     <nav class="views" aria-label="Views of the job">${Object.entries(VIEWS).map(
       ([name, title]) => html`<a key=${name} href=${address({ ...Object.fromEntries(KEPT.map((each) => [each, query.value.get(each)])), view: name }, location.pathname)} aria-current=${name === chosen ? "page" : undefined}>${title}</a>`,
@@ -63,7 +71,7 @@ function Head({ job, summary }) {
   if (!summary) return html`<div class="head"><h1>${job}</h1></div><div class="ghost" style=${{ width: "320px" }}></div>`;
   const end = summary.ended_at ?? Date.now() / 1000;
   const facts = [
-    ["Step", count(summary.step)],
+    ["Step", stepText(summary)],
     ["Workers", count(summary.num_workers)],
     ["Generation", count(summary.generation)],
     ["Deaths", count(summary.num_deaths)],

@@ -4,7 +4,7 @@
 import { batch, computed, signal } from "@preact/signals";
 import { get, jobPath } from "./api.js";
 import { listen } from "./live.js";
-import { Series } from "./series.js";
+import { Series, isCut } from "./series.js";
 
 /** @typedef {{number: number, time: number, step: number, kind: string, generation: number, worker: string, rank: number, reason: string, size: number, joined: string[], parted: string[]}} Mark */
 /** @typedef {{job: string, name: string, state: string, reason: string, created_at: number, ended_at: number | null, num_workers: number, step: number, generation: number, num_deaths: number, num_restarts: number}} Summary */
@@ -30,6 +30,8 @@ export class JobState {
     this.marks = signal(null);
     /** @type {import("@preact/signals").Signal<Series[] | null>} */
     this.series = signal(null);
+    /** @type {Mark[]} that came before any were fetched */
+    this.earlyMarks = [];
     this.newLines = signal(0); // log lines that the stream has told of
     /** @type {import("@preact/signals").Signal<import("./api.js").Refused | null>} */
     this.problem = signal(null);
@@ -60,6 +62,7 @@ export class JobState {
   close() {
     clearTimeout(this.timer);
     for (const end of this.ends) end();
+    this.ends = [];
     for (const series of this.byNumber.values()) series.unwant();
   }
 
@@ -71,10 +74,15 @@ export class JobState {
       this.problem.value = null;
       this.newLines.value++; // the log's view asks by itself what is new
     } catch (error) {
-      const refused = /** @type {import("./api.js").Refused} */ (error);
-      this.problem.value = refused;
-      if (refused.isTemporary) this.timer = setTimeout(() => this.refresh(), RETRY_MS);
+      this.failed(/** @type {import("./api.js").Refused} */ (error));
     }
+  }
+
+  /** @param {import("./api.js").Refused} refused */
+  failed(refused) {
+    this.problem.value = refused;
+    clearTimeout(this.timer);
+    if (refused.isTemporary && this.ends.length) this.timer = setTimeout(() => this.refresh(), RETRY_MS);
   }
 
   async fetchAbout() {
@@ -94,8 +102,7 @@ export class JobState {
   }
 
   async fetchMarks() {
-    const known = this.marks.value ?? [];
-    let after = known.length ? known[known.length - 1].number : 0;
+    let after = lastInRow(this.marks.value ?? []);
     /** @type {Mark[]} */
     const fetched = [];
     for (;;) {
@@ -104,8 +111,8 @@ export class JobState {
       if (page.marks.length < MOST_MARKS || page.last === after) break;
       after = page.last;
     }
-    this.marks.value ??= [];
-    this.takeMarks(fetched);
+    this.keepMarks([...fetched, ...this.earlyMarks]);
+    this.earlyMarks = [];
   }
 
   async fetchSeries() {
@@ -135,23 +142,29 @@ export class JobState {
     const hadEnded = this.isOver.value;
     if (data.summary) this.summary.value = data.summary;
     if (data.nodes) this.nodes.value = data.nodes;
-    if (data.workers === null) this.fetchView().catch(() => null);
+    if (data.workers === null) this.fetchView().catch((error) => this.failed(error));
     else if (data.workers?.length && this.workers.value) {
       const changed = new Map(data.workers.map((each) => [each.worker, each]));
       const kept = this.workers.value.map((each) => changed.get(each.worker) ?? each);
       const names = new Set(kept.map((each) => each.worker));
       this.workers.value = [...kept, ...data.workers.filter((each) => !names.has(each.worker))];
     }
-    if (!hadEnded && this.isOver.value) this.fetchAbout().catch(() => null);
+    if (!hadEnded && this.isOver.value) this.fetchAbout().catch((error) => this.failed(error));
   }
 
   /** @param {Mark[]} marks */
   takeMarks(marks) {
-    const known = this.marks.value;
-    if (!known) return; // the fetch under way has them
+    if (!this.marks.value) return void this.earlyMarks.push(...marks);
+    this.keepMarks(marks);
+    if (lastInRow(this.marks.value) < (this.marks.value.at(-1)?.number ?? 0)) this.fetchMarks().catch((error) => this.failed(error));
+  }
+
+  /** @param {Mark[]} marks */
+  keepMarks(marks) {
+    const known = this.marks.value ?? [];
     const numbers = new Set(known.map((mark) => mark.number));
-    const news = marks.filter((mark) => !numbers.has(mark.number));
-    if (news.length) this.marks.value = [...known, ...news].sort((a, b) => a.number - b.number);
+    const news = marks.filter((mark) => !numbers.has(mark.number) && numbers.add(mark.number));
+    if (news.length || !this.marks.value) this.marks.value = [...known, ...news].sort((a, b) => a.number - b.number);
   }
 
   /** @param {import("./series.js").Points[]} all */
@@ -163,6 +176,13 @@ export class JobState {
       if (known) known.add(points);
       else isNew = true;
     }
-    if (isNew) this.fetchSeries().catch(() => null);
+    if (isNew || all.some(isCut)) this.fetchSeries().catch((error) => this.failed(error));
   }
+}
+
+/** The number of the last mark before a hole: they are counted from 1.
+ * @param {Mark[]} marks sorted */
+function lastInRow(marks) {
+  const hole = marks.findIndex((mark, i) => mark.number !== i + 1);
+  return hole < 0 ? marks.length : hole;
 }

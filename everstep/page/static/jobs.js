@@ -18,12 +18,15 @@ const STATES = ["running", "regrouping", "waiting", "finished", "stopped"];
 const SETTLE_MS = 120; // typing in the search
 
 /** @typedef {import("./job_state.js").Summary} Summary */
+/** A script that only reports commits no steps.
+ * @param {Summary} job */
+export const stepText = (job) => (job.generation || job.step ? count(job.step) : "–");
 /** @type {{name: string, title: string, isNumber?: boolean, isOptional?: boolean, show: (job: Summary) => any}[]} */
 const COLUMNS = [
   { name: "job", title: "Job", show: (job) => html`<a href=${jobAddress(job.job)}>${job.job}</a>` },
   { name: "state", title: "State", show: (job) => html`<${StateWord} state=${job.state} />` },
   { name: "name", title: "Name", show: (job) => html`<span title=${job.name}>${tail(job.name)}</span>` },
-  { name: "step", title: "Step", isNumber: true, show: (job) => count(job.step) },
+  { name: "step", title: "Step", isNumber: true, show: (job) => stepText(job) },
   { name: "num_workers", title: "Workers", isNumber: true, show: (job) => count(job.num_workers) },
   { name: "generation", title: "Generation", isNumber: true, isOptional: true, show: (job) => count(job.generation) },
   { name: "num_deaths", title: "Deaths", isNumber: true, show: (job) => count(job.num_deaths) },
@@ -36,7 +39,7 @@ const COLUMNS = [
 const usual = () => (innerWidth > 640 ? COLUMNS.filter((each) => !each.isOptional).map((each) => each.name) : ["job", "state", "step", "num_deaths"]);
 
 /** What was fetched, by place in the list as it is sorted and filtered now. */
-class Listing {
+export class Listing {
   constructor() {
     /** @type {(Summary | undefined)[]} */
     this.rows = [];
@@ -47,6 +50,7 @@ class Listing {
     this.asked = "";
     /** @type {Set<number>} */
     this.pages = new Set();
+    this.seen = [0, 1]; // rows, from and up to
   }
 
   /** @param {string} asked a query without start and limit */
@@ -57,13 +61,13 @@ class Listing {
 
   /** Fetch again what is seen; the rows shown stay until the answer is there. */
   renew() {
-    const pages = [...this.pages];
     this.pages = new Set();
-    for (const page of pages.length ? pages.slice(0, 3) : [0]) this.fetch(page);
+    this.need(this.seen[0], this.seen[1]);
   }
 
   /** @param {number} first @param {number} last */
   need(first, last) {
+    this.seen = [first, last];
     for (let page = Math.floor(first / PAGE); page <= Math.floor(Math.max(0, last - 1) / PAGE); page++) this.fetch(page);
   }
 

@@ -9,6 +9,10 @@ import { Stream } from "./stream.js";
  * @type {import("@preact/signals").Signal<boolean | null>} */
 export const isHeard = signal(null);
 
+/** Whether this tab shows a job that is over: its coordinator may be gone for good.
+ * @type {import("@preact/signals").Signal<boolean>} */
+export const isJobOver = signal(false);
+
 const HIDDEN_MS = 500; // a hidden tab has no frames
 
 /** @type {Map<string, Set<(data: any) => void>>} */

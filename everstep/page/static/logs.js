@@ -14,6 +14,7 @@ const MOST = 4000; // lines in the document
 const NEAR_PX = 600; // from where on more is read
 const AWAY_PX = 40; // from the end: no longer following
 const SETTLE_MS = 150;
+const RETRY_MS = 2000; // while the coordinator is away
 const LEVELS = { debug: 10, info: 20, warning: 30, error: 40, critical: 50 };
 
 /** @typedef {{worker: string, node: string, rank: number, line: number, time: number, level: number, stream: string, text: string, is_context: boolean}} Line */
@@ -37,6 +38,8 @@ export class Reading {
     this.isBusy = signal(false);
     this.isOver = false;
     this.hasNews = false;
+    /** @type {any} */
+    this.timer = null;
     /** @type {WeakMap<Line, any>} */
     this.drawn = new WeakMap();
   }
@@ -73,7 +76,7 @@ export class Reading {
     return this.work(async () => {
       if (!this.isOpen) await this.open();
       while (this.hasNews && this.hasEnd && !this.isOver) {
-        if (!this.isFollowing && this.size >= MOST) this.hasEnd = false; // someone reads further up: nothing moves there
+        if (!this.isFollowing && this.size + PAGE > MOST) this.hasEnd = false; // someone reads further up: nothing moves there
         else await this.forward();
       }
       this.version.value++;
@@ -162,7 +165,10 @@ export class Reading {
       if (this.hasNews && this.hasEnd && !this.isOver) await this.news();
     } catch (error) {
       this.isBusy.value = false;
+      if (this.isOver) return;
       this.problem.value = /** @type {Error} */ (error);
+      this.hasNews = true; // what was not read is not known
+      if (/** @type {import("./api.js").Refused} */ (error).isTemporary) this.timer ??= setTimeout(() => ((this.timer = null), this.isOver || this.work(act)), RETRY_MS);
     }
   }
 }
@@ -188,6 +194,7 @@ export function Logs({ state }) {
     if (isFollowing) reading.toEnd();
   }, [reading, isFollowing]);
 
+  const isFiltered = Boolean(text || worker || level);
   const workers = (state.workers.value ?? []).map((each) => each.worker);
   return html`<div class="stack">
     <${Bar} label="Search" role="search" changed=${[worker, level, isRegex].filter(Boolean).length}
@@ -203,7 +210,7 @@ export function Logs({ state }) {
     <//>
     ${reading.problem.value && html`<div class="notice bad" role="alert">${reading.problem.value.message}</div>`}
     ${reading.notes.value.map((note) => html`<p key=${note} class="notice">${note[0].toUpperCase() + note.slice(1)}.</p>`)}
-    <${Lines} key=${asked} reading=${reading} text=${text} isRegex=${isRegex} isFollowing=${isFollowing} isOver=${state.isOver.value} onFollow=${(/** @type {boolean} */ is) => set({ stay: !is })} />
+    <${Lines} key=${asked} reading=${reading} text=${text} isFiltered=${isFiltered} isRegex=${isRegex} isFollowing=${isFollowing} isOver=${state.isOver.value} onFollow=${(/** @type {boolean} */ is) => set({ stay: !is })} />
   </div>`;
 }
 
@@ -220,8 +227,8 @@ function Search({ text, isRegex, onText }) {
     }} />`;
 }
 
-/** @param {{reading: Reading, text: string, isRegex: boolean, isFollowing: boolean, isOver: boolean, onFollow: (is: boolean) => void}} props */
-function Lines({ reading, text, isRegex, isFollowing, isOver, onFollow }) {
+/** @param {{reading: Reading, text: string, isFiltered: boolean, isRegex: boolean, isFollowing: boolean, isOver: boolean, onFollow: (is: boolean) => void}} props */
+function Lines({ reading, text, isFiltered, isRegex, isFollowing, isOver, onFollow }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const before = useRef({ top: 0, anchor: /** @type {HTMLElement | null} */ (null), anchorTop: 0 });
   const version = reading.version.value;
@@ -255,14 +262,14 @@ function Lines({ reading, text, isRegex, isFollowing, isOver, onFollow }) {
   const isEmpty = reading.isOpen && !lines.length && !isBusy;
   return html`<div class="card log" ref=${box} tabindex="0" role="log" aria-live="off" aria-label="Log lines" aria-busy=${isBusy} onScroll=${onScroll}>
       ${lines.length > 0 && (reading.hasStart
-        ? html`<p class="hint">${text ? "No earlier line matches." : "The log begins here."}</p>`
+        ? html`<p class="hint">${isFiltered ? "No earlier line matches." : "The log begins here."}</p>`
         : html`<p class="hint"><button onClick=${() => reading.earlier()} disabled=${isBusy}>Earlier lines</button></p>`)}
       ${lines.map((line) => reading.draw(line, isRegex ? "" : text))}
-      ${isEmpty && html`<p class="hint">${text ? "No line matches." : isOver ? "This job printed nothing." : "No output yet. New lines appear here automatically."}</p>`}
-      ${!lines.length && isBusy && html`<p class="hint">${text ? "Searching…" : "Reading…"}</p>`}
+      ${isEmpty && html`<p class="hint">${isFiltered ? "No line matches." : isOver ? "This job printed nothing." : "No output yet. New lines appear here automatically."}</p>`}
+      ${!lines.length && isBusy && html`<p class="hint">${isFiltered ? "Searching…" : "Reading…"}</p>`}
       ${reading.isOpen && !reading.hasEnd && html`<p class="hint"><button onClick=${() => reading.later()} disabled=${isBusy}>Later lines</button></p>`}
     </div>
-    <p class="quiet small" id="found" aria-live="polite">${version ? amount(reading, lines, Boolean(text)) : ""}</p>`;
+    <p class="quiet small" id="found" aria-live="polite">${version ? amount(reading, lines, isFiltered) : ""}</p>`;
 }
 
 /** Remember where the first line that is seen stands.

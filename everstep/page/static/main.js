@@ -8,7 +8,7 @@ import { Door } from "./door.js";
 import { html } from "./html.js";
 import { Job } from "./job.js";
 import { Jobs } from "./jobs.js";
-import { isHeard } from "./live.js";
+import { isHeard, isJobOver } from "./live.js";
 import { follow, view } from "./route.js";
 import { Empty } from "./states.js";
 import { isDark, switchTheme } from "./theme.js";
@@ -24,7 +24,7 @@ function Top() {
         <a href="/compare" aria-current=${name === "compare" ? "page" : undefined}>Compare</a>
       </nav>`}
       <div class="end">
-        <span role="status">${isSignedIn.value && isHeard.value !== null && html`<span class=${isAway ? "link-state away" : "link-state"} title=${isAway ? "The coordinator is not responding. You are seeing the last data received; the page reconnects automatically." : "The page is up to date with the coordinator."}>${isAway ? "Reconnecting" : "Live"}</span>`}</span>
+        <span role="status">${isSignedIn.value && isHeard.value !== null && html`<span class=${isAway ? "link-state away" : "link-state"} title=${isAway ? "The coordinator is not responding. You are seeing the last data received; the page reconnects automatically." : "The page is up to date with the coordinator."}>${isAway ? (isJobOver.value ? "Job over" : "Reconnecting") : "Live"}</span>`}</span>
         <button class="plain" onClick=${switchTheme} aria-label=${isDark.value ? "Switch to light" : "Switch to dark"}>${isDark.value ? "Light" : "Dark"}</button>
         ${isSignedIn.value && html`<button class="plain" onClick=${signOut}>Sign out</button>`}
       </div>

@@ -36,6 +36,7 @@ export function Metrics({ state }) {
   const shown = mine.filter((each) => each.name.toLowerCase().includes(find));
   if (!all) return html`<${Ghosts} />`;
   const band = state.marks.value?.some((mark) => mark.kind !== "created") && html`<${Band} marks=${state.marks.value} lookup=${lookup} />`;
+  if (!mine.length && state.isOver.value) return html`<div class="stack"><${Empty} title="No metrics"><p>This job reported no metrics.</p><//>${band}</div>`;
   if (!mine.length) {
     return html`<div class="stack"><${Empty} title="No metrics yet"><p>Report numbers from any of the job's scripts, and they appear here:</p><code>everstep.report({"loss": loss}, step=step)</code><//>${band}</div>`;
   }

@@ -25,6 +25,7 @@ import { logTicks, ticks, xText, yText } from "./ticks.js";
  */
 
 const RETRY_MS = 2000;
+const ROUNDING = 1e-12; // values that differ by less, in parts of them, are the same
 
 /** @type {Promise<any> | null} */
 let loading = null;
@@ -168,9 +169,10 @@ function logRange(u, min, max) {
 
 /** A little room above and below; a flat line in the middle.
  * @param {any} u @param {number | null} min @param {number | null} max @returns {[number, number]} */
-function yRange(u, min, max) {
+export function yRange(u, min, max) {
   if (min === null || max === null) return [0, 1];
-  const room = (max - min) * 0.06 || Math.abs(max) * 0.1 || 1;
+  const isFlat = max - min <= Math.max(Math.abs(min), Math.abs(max)) * ROUNDING;
+  const room = (!isFlat && (max - min) * 0.06) || Math.abs(max) * 0.1 || 1;
   return [min >= 0 && min - room < 0 ? 0 : min - room, max + room];
 }
 

@@ -2,7 +2,7 @@
 
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { curve } from "./curve.js";
-import { clock, count, number } from "./format.js";
+import { clock, count, number, plural } from "./format.js";
 import { html } from "./html.js";
 import { Plot } from "./plot.js";
 import { xText } from "./ticks.js";
@@ -64,7 +64,7 @@ export function PlotCard({ series, title, lookup, index }) {
         ? html`<${Numbers} window=${shown} />`
         : html`<div class="canvas" role="img" aria-label=${label}>${series.problem.value && html`<p class="quiet small">${series.problem.value}</p>`}</div>`}
     <footer>
-      <span>${shown ? `${count(drawn)} of ${count(shown.num_points)} points` : `${count(view.count)} points`}</span>
+      <span>${shown ? `${count(drawn)} of ${plural(shown.num_points, "point")}` : plural(view.count, "point")}</span>
       <figcaption class="unseen">${label}</figcaption>
       <button class="plain" aria-pressed=${isTable} onClick=${() => setTable(!isTable)}>Table<span class="unseen"> of ${series.name}</span></button>
     </footer>
@@ -75,7 +75,7 @@ export function PlotCard({ series, title, lookup, index }) {
  * @param {import("./series.js").SeriesView} view */
 export function sentence(view) {
   const range = view.least === null ? "no finite value" : `from ${number(view.least)} to ${number(view.most)}`;
-  return `${view.name}: ${count(view.count)} ${view.count === 1 ? "point" : "points"} up to step ${count(view.last_step)}; last ${number(view.last)}, ${range}.`;
+  return `${view.name}: ${plural(view.count, "point")} up to step ${count(view.last_step)}; last ${number(view.last)}, ${range}.`;
 }
 
 /** @param {{window: import("./curve.js").Window}} props */

@@ -8,6 +8,7 @@ const MOST_ENTRIES = 3000; // of a window that grows; then fetched anew
 const COLUMNS = 1000;
 const MOST_COLUMNS = 1500; // that the coordinator gives
 const PAUSE_MS = 1000; // between fetches of a window that increments have overtaken
+const RETRY_MS = 2000; // while the coordinator is away
 const LISTS = ["first_steps", "first_times", "firsts", "last_steps", "last_times", "lasts", "least", "most", "counts", "nans", "infs", "negative_infs"];
 
 /** @typedef {import("./curve.js").Window} Window */
@@ -33,8 +34,11 @@ export class Series {
     this.zoom = null;
     /** @type {Points[]} that came while a fetch was under way */
     this.waiting = [];
+    /** @type {Points[] | null} that came while the part was being fetched */
+    this.waitingForPart = null;
     this.isFetching = false;
-    this.isStale = false;
+    this.isStale = false; // fetched again as soon as a plot wants it
+    this.isCut = false; // a rollback took points away: `least` and `most` are of those after it, until the list is read
     /** @type {any} */
     this.timer = null;
   }
@@ -44,7 +48,7 @@ export class Series {
   want(columns) {
     this.columns = Math.max(50, Math.min(MOST_COLUMNS, Math.round(columns)));
     this.isWanted = true;
-    if (!this.whole && !this.isFetching) this.fetch();
+    if (!this.whole || this.isStale) this.fetch();
   }
 
   unwant() {
@@ -55,7 +59,8 @@ export class Series {
    * @param {SeriesView} view */
   renew(view) {
     const isSame = view.count === this.view.value.count && view.last_time === this.view.value.last_time;
-    this.view.value = view;
+    this.view.value = this.isCut ? { ...view, ...reach(view, [this.view.value.least, this.view.value.most]) } : view;
+    this.isCut = false;
     if (!isSame) this.refetch(0);
   }
 
@@ -65,7 +70,7 @@ export class Series {
     if (String(steps) === String(this.zoom)) return;
     this.zoom = steps;
     if (!steps) {
-      this.part = null;
+      this.part = this.waitingForPart = null;
       this.version.value++;
     } else if (this.isWanted) this.fetchPart();
   }
@@ -77,8 +82,8 @@ export class Series {
 
   /** @param {number} pause_ms */
   refetch(pause_ms) {
-    if (!this.whole) return;
     this.isStale = true;
+    if (this.isFetching || !this.isWanted) return; // then when that is done, or when it is wanted
     this.timer ??= setTimeout(() => {
       this.timer = null;
       if (this.isWanted) this.fetch();
@@ -87,29 +92,46 @@ export class Series {
 
   async fetch() {
     if (this.isFetching) return;
+    clearTimeout(this.timer);
+    this.timer = null;
     this.isFetching = true;
     this.isStale = false;
+    /** @type {import("./api.js").Refused | null} */
+    let refused = null;
     try {
-      const whole = await this.window({});
-      this.whole = whole;
+      this.whole = await this.window({});
       this.problem.value = "";
     } catch (error) {
-      if (!this.whole) this.problem.value = /** @type {Error} */ (error).message;
-      this.isStale = true;
+      refused = /** @type {import("./api.js").Refused} */ (error);
+      if (!this.whole) this.problem.value = refused.message;
     }
     this.isFetching = false;
+    const isOvertaken = this.isStale;
     const waiting = this.waiting;
     this.waiting = [];
     for (const points of waiting) this.put(points);
     this.version.value++;
+    if (refused) return this.failed(refused);
+    if (isOvertaken) this.refetch(PAUSE_MS);
     if (this.zoom) this.fetchPart();
+  }
+
+  /** What failed for now is tried again while a plot wants it; what is refused, when the plot is seen anew.
+   * @param {import("./api.js").Refused} refused */
+  failed(refused) {
+    this.isStale = true;
+    if (refused.isTemporary) this.refetch(RETRY_MS);
   }
 
   async fetchPart() {
     const zoom = this.zoom;
     if (!zoom) return;
-    const part = await this.window({ start: zoom[0], stop: zoom[1] }).catch(() => null);
-    if (!part || zoom !== this.zoom) return; // looked elsewhere meanwhile
+    const waiting = /** @type {Points[]} */ ([]);
+    this.waitingForPart = waiting;
+    const part = await this.window({ start: zoom[0], stop: zoom[1] }).catch((error) => waiting === this.waitingForPart && this.failed(error));
+    if (!part || waiting !== this.waitingForPart) return; // looked elsewhere meanwhile
+    this.waitingForPart = null;
+    for (const points of waiting) append(part, within(points, zoom));
     this.part = part;
     this.version.value++;
   }
@@ -123,19 +145,14 @@ export class Series {
    * @param {Points} points */
   add(points) {
     const last = points.steps.length - 1;
-    if (last >= 0) {
-      const finite = /** @type {number[]} */ (points.values.filter((value) => typeof value === "number"));
-      const { least, most } = this.view.value;
-      this.view.value = {
-        ...this.view.value,
-        count: points.count,
-        last: points.values[last],
-        last_step: points.steps[last],
-        last_time: points.times[last],
-        least: finite.length ? Math.min(least ?? Infinity, ...finite) : least,
-        most: finite.length ? Math.max(most ?? -Infinity, ...finite) : most,
-      };
-    }
+    const before = this.view.value;
+    this.isCut ||= isCut(points);
+    this.view.value = {
+      ...before,
+      ...(last >= 0 && { last: points.values[last], last_step: points.steps[last], last_time: points.times[last] }),
+      ...reach(isCut(points) ? { least: null, most: null } : before, points.values),
+      count: points.count,
+    };
     if (this.isFetching) this.waiting.push(points);
     else if (this.whole) this.put(points);
   }
@@ -144,14 +161,25 @@ export class Series {
   put(points) {
     if (!this.whole) return;
     if (!this.isWanted) {
-      this.whole = this.part = null; // scrolled away: fetched again when it is back
+      this.whole = this.part = this.waitingForPart = null; // scrolled away: fetched again when it is back
       return;
     }
     const isFit = append(this.whole, points);
+    this.waitingForPart?.push(points);
     if (this.part && this.zoom) append(this.part, within(points, this.zoom));
-    if (!isFit || points.is_thinned || this.whole.firsts.length > MOST_ENTRIES) this.refetch(PAUSE_MS);
+    if (!isFit || isCut(points) || points.is_thinned || this.whole.firsts.length > MOST_ENTRIES) this.refetch(PAUSE_MS);
     this.version.value++;
   }
+}
+
+/** @param {{cut?: number | null}} points */
+export const isCut = (points) => points.cut !== null && points.cut !== undefined;
+
+/** From the least to the most of what is known and these values; NaN and infinities, which are texts, do not count.
+ * @param {{least: number | null, most: number | null}} known @param {(number | string | null)[]} values */
+function reach({ least, most }, values) {
+  const all = /** @type {number[]} */ ([least, most, ...values].filter((value) => typeof value === "number"));
+  return all.length ? { least: Math.min(...all), most: Math.max(...all) } : { least, most };
 }
 
 /** The points of these that a zoomed window may get.
@@ -169,10 +197,11 @@ export function append(window, points) {
   let isFit = true;
   const lists = /** @type {Record<string, any[]>} */ (/** @type {unknown} */ (window));
   const drop = (/** @type {number} */ from) => LISTS.forEach((name) => lists[name]?.length && (lists[name].length = from));
-  if (points.cut !== null && points.cut !== undefined) {
+  const cut = points.cut ?? Infinity;
+  if (isCut(points)) {
     let end = window.firsts.length;
-    while (end && window.first_steps[end - 1] >= points.cut) end--;
-    if (end && (window.last_steps[end - 1] ?? -1) >= points.cut) isFit = false; // in the middle of a span
+    while (end && window.first_steps[end - 1] >= cut) window.num_points -= window.counts[--end] ?? 1;
+    if (end && (window.last_steps[end - 1] ?? -1) >= cut) isFit = false; // in the middle of a span
     drop(end);
   }
   points.steps.forEach((step, i) => {

@@ -11,12 +11,14 @@ export class Stream {
   constructor() {
     /** @type {Map<(told: Told) => void, string[]>} */
     this.readers = new Map();
+    /** @type {Set<(told: Told) => void>} that have not been told to load: they know nothing of what came before */
+    this.newcomers = new Set();
     /** @type {EventSource | null} */
     this.source = null;
     this.topics = "";
     this.last = "";
     this.failures = 0;
-    this.isOpen = false;
+    this.isOpen = /** @type {boolean | null} */ (null); // until it is known
     /** @type {any} */
     this.timer = null;
   }
@@ -25,16 +27,20 @@ export class Stream {
   read(reader, jobs) {
     const isNew = !this.readers.has(reader);
     this.readers.set(reader, jobs);
-    if (isNew) reader({ event: "state", data: { isOpen: this.isOpen } });
+    if (isNew) {
+      this.newcomers.add(reader);
+      reader({ event: "state", data: { isOpen: this.isOpen } });
+    }
     this.openSoon(SETTLE_MS);
   }
 
   /** @param {(told: Told) => void} reader */
   forget(reader) {
     this.readers.delete(reader);
+    this.newcomers.delete(reader);
     if (this.readers.size) return;
     this.close();
-    this.isOpen = false;
+    this.isOpen = null;
   }
 
   /** @param {number} pause_ms */
@@ -45,11 +51,11 @@ export class Stream {
 
   open() {
     const topics = [...new Set([...this.readers.values()].flat())].sort().join(",");
-    if (this.source && topics === this.topics) return;
+    if (this.source && topics === this.topics) return this.isOpen ? this.begin({}) : undefined;
     if (!this.readers.size) return;
     this.source?.close();
     this.topics = topics;
-    const isFirst = !this.last; // nothing to continue from: who fetched something before should do so again
+    if (!this.last) this.newcomers = new Set(this.readers.keys()); // nothing to continue from: all load again
     const query = new URLSearchParams({ ...(topics && { jobs: topics }), ...(this.last && { after: this.last }) });
     const source = new EventSource(`/v1/stream?${query}`);
     this.source = source;
@@ -57,11 +63,20 @@ export class Stream {
       source.addEventListener(event, (message) => {
         if (message.lastEventId) this.last = message.lastEventId;
         this.failures = 0;
-        if (event === "hello") this.say(true);
-        this.tell({ event: event === "hello" && isFirst ? "began" : event, data: JSON.parse(message.data) });
+        const data = JSON.parse(message.data);
+        if (event !== "hello") return this.tell({ event, data });
+        this.say(true);
+        this.begin(data);
       });
     }
     source.onerror = () => this.failed(source);
+  }
+
+  /** From here on readers hear of every change: those that are new load what was before.
+   * @param {any} data */
+  begin(data) {
+    for (const reader of this.newcomers) reader({ event: "began", data });
+    this.newcomers.clear();
   }
 
   /** @param {EventSource} source */

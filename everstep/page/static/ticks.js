@@ -3,6 +3,7 @@
 import { clock, number, short } from "./format.js";
 
 const TIMES_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
+const MOST = 1000;
 
 /** @typedef {import("./curve.js").Axis} Axis */
 
@@ -13,10 +14,12 @@ export function ticks(from, to, most, axis) {
   if (!(span > 0) || !Number.isFinite(span)) return [];
   const step = stride(span / Math.max(1, most), axis);
   const zone = axis === "time" ? new Date(from * 1000).getTimezoneOffset() * 60 : 0; // round in local time
-  const made = [];
-  // Multiples, not sums: what is added up step by step misses zero.
-  for (let i = Math.ceil((from - zone) / step); i * step + zone <= to + step * 1e-9; i++) made.push(Number((i * step + zone).toPrecision(12)));
-  return made;
+  const first = Math.ceil((from - zone) / step);
+  if (!Number.isSafeInteger(first) || from + step === from || to + step === to) return []; // closer than numbers can be
+  const made = /** @type {number[]} */ ([]);
+  // Multiples, not sums: what is added up step by step misses zero. To a bound: rounding must not keep the page busy.
+  for (let i = 0; i <= MOST && (first + i) * step + zone <= to + step * 1e-9; i++) made.push(Number(((first + i) * step + zone).toPrecision(12)));
+  return made.filter((tick, i) => tick !== made[i - 1]);
 }
 
 /** @param {number} rough @param {Axis} [axis] */

@@ -51,7 +51,8 @@ def _masked(value: Any, masks: Masks) -> Any:
     if isinstance(value, str):
         return mask_urls(masks.apply_text(value))
     if isinstance(value, dict):
-        return {name: MASK if each and is_secret_name(str(name)) else _masked(each, masks) for name, each in value.items()}
+        shown = {name: _masked(each, masks) for name, each in value.items()}
+        return {name: MASK if each and is_secret_name(str(name)) else each for name, each in shown.items()}
     return [_masked(each, masks) for each in value] if isinstance(value, list | tuple) else value
 
 

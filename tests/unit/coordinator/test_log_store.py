@@ -118,7 +118,7 @@ def test_a_search_with_context_stops_within_a_block_once_its_time_is_up(store: L
         wanted = replace(wanted, cursor=view.previous if tail else view.next)
     found = [numbers for numbers in pages if numbers]
     assert max(map(len, found)) == 1
-    assert sorted(sum(found, [])) == [0, 1, 2, 3, 4, 5]
+    assert sorted(each for numbers in found for each in numbers) == [0, 1, 2, 3, 4, 5]
 
 
 def test_context_opens_no_block_for_every_line_found(store: LogStore) -> None:

@@ -49,12 +49,13 @@ def is_secret_name(name: str) -> bool:
 
 
 def _masked_url(found: re.Match[str]) -> str:
-    scheme, user, colon = found[1], *found[2].partition(":")[:2]
+    scheme, told = str(found[1]), str(found[2])
+    user, colon, _ = told.partition(":")
     if "?" in user or "#" in user:  # the @ is no part of a user's name
-        return found[0]
+        return str(found[0])
     if colon:
         return f"{scheme}{user}:{MASK}@"
-    return f"{scheme}{MASK}@" if scheme in ("http://", "https://") else found[0]
+    return f"{scheme}{MASK}@" if scheme in ("http://", "https://") else str(found[0])
 
 
 def _masked_inside(word: str) -> str:

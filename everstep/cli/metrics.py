@@ -29,7 +29,7 @@ from everstep.record.series_pages import SeriesPages, all_series
 from everstep.settings import setting
 from everstep.wire import SeriesView, SeriesWindow
 from everstep.wire.bounds import MAX_INT
-from everstep.wire.metrics import MOST_COLUMNS
+from everstep.wire.metrics import MOST_COLUMNS, SYSTEM
 
 
 class SeriesSource(SeriesPages, Protocol):
@@ -38,6 +38,8 @@ class SeriesSource(SeriesPages, Protocol):
     ) -> SeriesWindow: ...
 
 
+_MOST_NAMED = 10  # series, in a hint
+_WIDEST = 1000
 _POINTS = {"step": "first_steps", "time": "first_times", "value": "firsts"}  # columns of CSV, and where they are
 _SUMMED_UP = {
     "first_step": "first_steps",
@@ -89,10 +91,15 @@ def find_series(record: SeriesSource, name: str) -> SeriesView:
         if each.name == name:
             return each
         names.append(each.name)
-    known = ", ".join(sorted(names)[:10])
-    raise UsageError(
-        f"there is no series {name!r}", hint=f"there are {known}" if known else "none yet", code="series-not-found"
-    )
+    known = ", ".join(sorted(names, key=_own_first)[:_MOST_NAMED])
+    more = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    hint = f"there are {known}{more}" if known else "none yet"
+    raise UsageError(f"there is no series {name!r}", hint=hint, code="series-not-found")
+
+
+def _own_first(name: str) -> tuple[bool, str]:
+    """What the job itself has reported, before its machines."""
+    return name.startswith(SYSTEM), name
 
 
 @contextmanager
@@ -137,13 +144,14 @@ def _print_series(found: list[SeriesView], options: MetricsOptions) -> None:
             each.count,
             each.last_step,
         )
-        for each in sorted(found, key=lambda each: each.name)
+        for each in sorted(found, key=lambda each: _own_first(each.name))
     ]
     columns = ("name", "last", "min", "max", "points", "step")
     if options.csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *rows])
     elif rows:
-        Console().print(table(None, columns, rows))
+        width = None if sys.stdout.isatty() else _WIDEST  # a pipe has no width: programs need whole names
+        Console(width=width).print(table(None, columns, rows, folds=True))
     else:
         print(f"{options.id} has not reported any metrics")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +49,8 @@ def page(options: PageOptions) -> None:
             _show(address_of_page(coordinator), options)
             if is_tunnel:
                 say("keep this command running while you use the page; press Ctrl-C to stop")
-                threading.Event().wait()
+                with suppress(KeyboardInterrupt):
+                    threading.Event().wait()
             return
         if options.coordinator is not None and coordinator is not None:
             coordinator.check()  # says what is wrong
@@ -59,7 +60,8 @@ def page(options: PageOptions) -> None:
         record.roster()  # says what is wrong with it, before a page is shown
         unended = record.lacks_end()
         say(f"showing the record of job {record.job}{f', {unended}' if unended else ''}; press Ctrl-C to stop")
-        serve_record(record, options.port, lambda address: _show(address, options))
+        with suppress(KeyboardInterrupt):  # the way to end it
+            serve_record(record, options.port, lambda address: _show(address, options))
 
 
 def _show(address: str, options: PageOptions) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TICK_S = 0.25
 TICKS_PER_LIST = 4  # the list of jobs need not be as quick
 MOST_WORKERS = 200  # that are sent one by one
+STEPS_S = 1.0  # between two looks at the steps of workers
 MOST_POINTS = 20  # of a series in a message: more are thinned
 POINT_BYTES_PER_S = 1 << 16  # of a job: more make its messages rarer
 LONGEST_S = 1.0  # between two of them: series that do not fit into one take turns
@@ -146,7 +147,7 @@ class JobFeed:
         if job is None:
             return
         told = self._told_jobs.get(name)
-        now = self._told_jobs[name] = _ToldJob(job, told)
+        now = self._told_jobs[name] = _ToldJob(job, told, self._now())
         # All of it at first: what a reader has loaded may be older than this.
         if change := now.whole() if told is None else now.since(told):
             self.stream.publish(name, "job", {"job": name, **change})
@@ -155,24 +156,34 @@ class JobFeed:
 class _ToldJob:
     """What the readers of a job know of it."""
 
-    def __init__(self, job: CoordinatedJob, before: _ToldJob | None) -> None:
+    def __init__(self, job: CoordinatedJob, before: _ToldJob | None, now: float) -> None:
         self.summary, self._roster, self._reason = job.summary(), job.kept, job.reason
+        self._num_steps, self._made_at = job.signs.num_steps, now
         self.workers: Mapping[str, WorkerView] | None
         self.nodes: Sequence[NodeView]
-        if before is not None and before._roster is self._roster and before._reason == self._reason:
+        if before is not None and self._is_like(before):
             self.workers, self.nodes = before.workers, before.nodes
+            self._num_steps, self._made_at = before._num_steps, before._made_at
             return
         are_many = len(self._roster.workers) > MOST_WORKERS
         view = job.view(is_brief=are_many)
         self.workers = None if are_many else {each.worker: each for each in view.workers}
         self.nodes = view.nodes
 
+    def _is_like(self, before: _ToldJob) -> bool:
+        """Workers report their steps very often: these are told once per second."""
+        if before._roster is not self._roster or before._reason != self._reason:
+            return False
+        is_soon = self._made_at < before._made_at + STEPS_S
+        return before.workers is None or before._num_steps == self._num_steps or is_soon
+
     def whole(self) -> dict[str, Any]:
         workers = None if self.workers is None else [*self.workers.values()]
         return {"summary": self.summary, "workers": workers, "nodes": self.nodes}
 
     def since(self, before: _ToldJob) -> dict[str, Any] | None:
-        if self._roster is before._roster and self.summary == before.summary:
+        is_same = self._roster is before._roster and self.workers is before.workers
+        if is_same and self.summary == before.summary:
             return None
         workers: list[WorkerView] | None = None
         if self.workers is not None and before.workers is not None:

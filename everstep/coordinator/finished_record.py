@@ -80,11 +80,12 @@ class FinishedRecord:
         except SQLAlchemyError as error:
             raise _not_read(path, error) from None
 
-    def view(self) -> wire.JobView:
+    def view(self, *, is_brief: bool = False) -> wire.JobView:
         if self.about.view:
-            return wire.from_json(wire.JobView, dict(self.about.view))
+            found = wire.from_json(wire.JobView, dict(self.about.view))
+            return replace(found, workers=[]) if is_brief else found
         roster = self.roster()
-        return job_view(roster, {}, roster.generation.reason)
+        return job_view(roster, {}, roster.generation.reason, is_brief=is_brief)
 
     def generation(self, number: int) -> wire.GenerationView:
         with self.store() as connection:
@@ -110,6 +111,10 @@ class FinishedRecord:
         if not self._has_metrics():
             return wire.ReportsView(reports=[], last=since)
         return self._metric_store().reports(self.job, since, limit)
+
+    def newest_reports(self, kind: str, limit: int) -> list[wire.ReportView]:
+        """The newest first."""
+        return self._metric_store().newest_reports(self.job, kind, limit) if self._has_metrics() else []
 
     def logs(self, request: wire.LogsRequest) -> wire.LogsView:
         """Nothing more will come, so it never waits."""

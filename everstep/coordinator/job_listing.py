@@ -20,6 +20,7 @@ from everstep.wire.metrics import MOST_SERIES, SYSTEM
 
 MOST_CHECKPOINTS = 100
 CHECKPOINT = "checkpoint"  # a kind of report
+_MOST_KEPT = 16  # sorted lists
 
 _SORTED_BY = {each.name for each in fields(wire.JobSummary)}
 
@@ -31,6 +32,8 @@ class JobListing:
         self._others: dict[str, wire.JobSummary] | None = None  # as they were kept; None: not read yet
         self._meanwhile: dict[str, wire.JobSummary | None] = {}  # what changed while they were read; None: removed
         self._reading = asyncio.Lock()
+        self._rows: list[wire.JobSummary] = []
+        self._found: dict[tuple[object, ...], list[wire.JobSummary]] = {}  # what was asked → those rows, sorted
 
     async def find(
         self, start: int, limit: int, sort: str, *, is_descending: bool, search: str, states: Sequence[str]
@@ -39,11 +42,15 @@ class JobListing:
             text = f"cannot sort by {sort!r}: a job has {', '.join(sorted(_SORTED_BY))}"
             raise Refused(text, status=422, code="parameter-invalid")
         rows = await self._all()
-        text = search.casefold()
-        found = [each for each in rows if _matches(each, text, states)] if text or states else rows
-        # By name where they are equal: no row may be on two pages, or on none.
-        key = _by_end if sort == "ended_at" else attrgetter(sort, "job")
-        found = sorted(found, key=key, reverse=is_descending)
+        if rows != self._rows:  # quick: a row that has not changed is the same object
+            self._rows = rows
+            self._found.clear()
+        asked = (sort, is_descending, search, *states)
+        if (found := self._found.get(asked)) is None:
+            found = _sorted([each for each in rows if _matches(each, search.casefold(), states)], sort, is_descending)
+            if len(self._found) >= _MOST_KEPT:
+                self._found.clear()
+            self._found[asked] = found
         return wire.JobList(jobs=found[start : start + limit], num_found=len(found), num_jobs=len(rows))
 
     def keep(self, summary: wire.JobSummary) -> None:
@@ -114,6 +121,12 @@ def compared_values(series: Iterable[wire.SeriesView]) -> list[wire.ComparedValu
         for each in series
         if not each.name.startswith(SYSTEM)  # nodes and workers compare nothing
     ]
+
+
+def _sorted(rows: list[wire.JobSummary], sort: str, is_descending: bool) -> list[wire.JobSummary]:
+    """By name where they are equal: no row may be on two pages, or on none."""
+    key = _by_end if sort == "ended_at" else attrgetter(sort, "job")
+    return sorted(rows, key=key, reverse=is_descending)
 
 
 def _matches(summary: wire.JobSummary, text: str, states: Sequence[str]) -> bool:

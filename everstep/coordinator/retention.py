@@ -72,3 +72,5 @@ class JobRetention:
                 await self.sweep(time.time())
             except StoreError as error:
                 log.error("could not remove old jobs; will retry: %s", error)
+            except Exception:  # a full store is not worth the jobs that run
+                log.exception("could not remove old jobs; will retry")

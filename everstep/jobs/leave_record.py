@@ -20,8 +20,8 @@ from everstep.checkpoint.policy import Found
 from everstep.errors import EverstepError, StorageUnreachable
 from everstep.job_file.order import NodeOrder, is_for_storage
 from everstep.record.about import ABOUT, FILES, CopiedFile, RecordAbout
-from everstep.record.argument_masks import mask_urls, masked_arguments, secret_values
-from everstep.record.log_masks import Masks
+from everstep.record.argument_masks import is_secret_name, mask_urls, masked_arguments, masked_line, secret_values
+from everstep.record.log_masks import MASK, Masks
 from everstep.storage import private_file
 from everstep.storage.base import Storage, open_storage
 from everstep.storage.shared_folder import SharedFolder, below
@@ -44,14 +44,15 @@ def configuration_of(order: NodeOrder, hidden: Iterable[str] = ()) -> dict[str, 
     values = [*hidden, *secret_values(order.env)]
     told = {**asdict(order), "env": sorted(order.env), "secrets": list(order.secrets)}
     shown = {name: _masked(value, Masks(values)) for name, value in told.items()}
-    return shown | {"args": masked_arguments(order.args, values), "setup": [mask_urls(line) for line in shown["setup"]]}
+    return shown | {"args": masked_arguments(order.args, values), "setup": [*map(masked_line, shown["setup"])]}
 
 
 def _masked(value: Any, masks: Masks) -> Any:
     if isinstance(value, str):
-        return masks.apply_text(value)
+        return mask_urls(masks.apply_text(value))
     if isinstance(value, dict):
-        return {name: _masked(each, masks) for name, each in value.items()}
+        shown = {name: _masked(each, masks) for name, each in value.items()}
+        return {name: MASK if each and is_secret_name(str(name)) else each for name, each in shown.items()}
     return [_masked(each, masks) for each in value] if isinstance(value, list | tuple) else value
 
 

@@ -47,13 +47,11 @@ def _shown(value: bytes) -> str:
     return value[:100].decode("ascii", "replace")
 
 
-def cookie_of(headers: Mapping[bytes, bytes], name: str) -> str | None:
-    """By hand: a parser gives up at the first odd cookie, and programs on other ports of this host set some as well."""
-    for each in headers.get(b"cookie", b"").decode("latin-1").split(";"):
-        found, _, value = each.strip().partition("=")
-        if found == name:
-            return value
-    return None
+def cookies_of(headers: Mapping[bytes, bytes], name: str) -> list[str]:
+    """By hand: a parser gives up at the first odd cookie, and programs on other ports of this host set some as well.
+    Those with a longer path come first, so the first of the name may not be ours."""
+    pairs = [each.strip().partition("=") for each in headers.get(b"cookie", b"").decode("latin-1").split(";")]
+    return [value for found, _, value in pairs if found == name]
 
 
 def set_cookie(name: str, value: str, max_age_s: int, *, is_secure: bool) -> tuple[bytes, bytes]:

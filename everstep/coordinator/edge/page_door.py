@@ -74,18 +74,28 @@ class PageDoor:
 
     def token_of(self, scope: Scope) -> Token | None:
         headers = dict(scope["headers"])
-        cookie = browser.cookie_of(headers, browser.cookie_name(headers))
-        if cookie is None:
+        cookies = browser.cookies_of(headers, browser.cookie_name(headers))
+        if not cookies:
             return None
         browser.check_same_site(scope["method"], headers)
-        session = self._sessions.find(cookie, time.time())
+        session = self._find(cookies)
         return Token(role=session.role, word=session.digest)
 
     def _session(self, headers: dict[bytes, bytes]) -> Session:
-        cookie = browser.cookie_of(headers, browser.cookie_name(headers))
-        if cookie is None:
+        cookies = browser.cookies_of(headers, browser.cookie_name(headers))
+        if not cookies:
             raise Refused("no session is open in this browser", status=401, code="session-missing")
-        return self._sessions.find(cookie, time.time())
+        return self._find(cookies)
+
+    def _find(self, cookies: Sequence[str]) -> Session:
+        """The session of the first that has one."""
+        refusals = []
+        for cookie in cookies:
+            try:
+                return self._sessions.find(cookie, time.time())
+            except Refused as refused:
+                refusals.append(refused)
+        raise refusals[0]
 
     async def _open(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
         request, now = parse(wire.SessionRequest, await read_body(scope, receive)), time.time()

@@ -26,7 +26,7 @@ from everstep.coordinator.edge.page_door import PageDoor
 from everstep.coordinator.edge.server import Server, bind, url_of
 from everstep.coordinator.edge.stream_reply import STREAM, StreamReply
 from everstep.coordinator.finished_record import FinishedRecord
-from everstep.coordinator.job_listing import CHECKPOINT, checkpoint_views, compared_values
+from everstep.coordinator.job_listing import CHECKPOINT, MOST_CHECKPOINTS, checkpoint_views, compared_values
 from everstep.coordinator.store.mark_rows import load_marks, load_summaries
 from everstep.coordinator.stream import LiveStream
 from everstep.coordinator.turns import Turns
@@ -34,7 +34,7 @@ from everstep.errors import UNKNOWN, Refused, UsageError
 from everstep.page.address import page_address
 from everstep.page.sessions import Sessions
 from everstep.page.static_files import StaticFiles
-from everstep.wire.metrics import MOST_REPORTS, MOST_SERIES
+from everstep.wire.metrics import MOST_SERIES
 from everstep.wire.operations import OPERATIONS
 from everstep.wire.page import FINISHED, STOPPED
 from everstep.wire.tokens import READ_ONLY, Token
@@ -140,15 +140,12 @@ class RecordAnswers:
         return wire.JobList(jobs=[self._summary()], num_found=1, num_jobs=1)
 
     def about(self) -> wire.JobAbout:
-        reports = self._record.reports(-MOST_REPORTS, MOST_REPORTS).reports
-        found = checkpoint_views(each for each in reports if each.kind == CHECKPOINT)
-        return wire.JobAbout(
-            summary=self._summary(), policy=self._policy(), config=self._config(), checkpoints=found[::-1]
-        )
+        found = checkpoint_views(self._record.newest_reports(CHECKPOINT, MOST_CHECKPOINTS))
+        return wire.JobAbout(summary=self._summary(), policy=self._policy(), config=self._config(), checkpoints=found)
 
     def compare(self, jobs: str = "") -> wire.JobComparison:
         names = [each for each in jobs.split(",") if each]
-        series = self._record.series(0, MOST_SERIES).series
+        series = self._record.series(0, MOST_SERIES, is_own=True).series
         this = wire.ComparedJob(
             summary=self._summary(), policy=self._policy(), config=self._config(), values=compared_values(series)
         )

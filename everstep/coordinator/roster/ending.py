@@ -53,7 +53,8 @@ def decide_end(roster: Roster) -> End:
     if _all_wish(roster) and not _all_asked(roster):
         members = roster.generation.ranks
         step = max(wish.step for wish in roster.wishes.values())
-        return End("all-left", f"all {len(members)} members left together at step {step}", is_finished=True)
+        who = f"all {len(members)} members left together" if len(members) > 1 else "the only member left"
+        return End("all-left", f"{who} at step {step}", is_finished=True)
     if deadly := _deadly_micro_batch(roster):
         return End("deadly-micro-batch", deadly, is_stopped=True)
     if _all_ended(roster):

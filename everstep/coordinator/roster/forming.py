@@ -239,7 +239,8 @@ def _generation(
         for rank, each in enumerate(workers)
     )
     num_new = sum(1 for name in chosen if not roster.is_member(name))
-    reason = f"{alarm}generation {number} formed by {listed(chosen)}: {len(chosen)} workers, {num_new} of them new"
+    size = f"{len(chosen)} worker{'s' if len(chosen) > 1 else ''}"
+    reason = f"{alarm}generation {number} formed by {listed(chosen)}: {size}, {num_new} of them new"
     if left_out:
         reason += f"; {listed(left_out)} left out, not reached by all"
     return Generation(

@@ -23,6 +23,7 @@ from everstep.wire.bounds import MAX_INT
 MAX_REPLY_BYTES = 1 << 20
 MAX_BLOCKS_AWAY = 1_000  # context is looked for so far from a line
 FACTS_PER_QUERY = 512
+_MOST_OPEN = 16  # blocks that a call keeps: context is in those just read
 _C = LOG_BLOCKS.c
 _FACTS = (_C.number, _C.first_number, _C.workers)
 
@@ -107,6 +108,7 @@ class LogPage:
         self._nodes = _nodes(connection, job)
         self._query = _only_on_node(query, self._nodes) if query.node else query
         self._lines, self._num_bytes = list[LoggedLine](), 0
+        self._opened: dict[int, Block] = {}  # the last ones
         self._shown: dict[str, int] = {}  # the last line of each worker on this page
 
     def fill(self, cursor: Cursor, deadline: float) -> LogsView:
@@ -124,7 +126,7 @@ class LogPage:
             block = self._open(number)
             if block is None:  # packed with others meanwhile
                 return cursor, False, False
-            cursor, is_full = self._take(block, cursor)
+            cursor, is_full = self._take(block, cursor, deadline)
             if is_full or time.monotonic() > deadline:
                 return cursor, False, True
         return max(cursor, Cursor(last + 1)), True, False
@@ -166,13 +168,13 @@ class LogPage:
         wanted = self._query.workers
         return wanted is None or any(f" {worker} " in workers for worker in wanted)
 
-    def _take(self, block: Block, cursor: Cursor) -> tuple[Cursor, bool]:
+    def _take(self, block: Block, cursor: Cursor, deadline: float) -> tuple[Cursor, bool]:
         """Add what is wanted of a block. Where to continue, and whether the page is full."""
         first = block.first_from(cursor)
         for index in find(block.chunk, block.parts, self._query, self._search):
             if index < first:
                 continue
-            if self._is_full(self._limit):
+            if self._is_full(self._limit) or (self._lines and time.monotonic() > deadline):
                 return self._before(block, index), True
             self._add(block, index)
         return Cursor(block.number + 1), False
@@ -194,7 +196,7 @@ class LogPage:
         if line <= shown:  # as context of an earlier one: now it is found itself
             self._mark_found(part.worker, line)
         first, last = max(shown + 1, line - self._context, 0), line + self._context
-        around = self._around(block, part.worker, first, last)
+        around = self._around(block, part.worker, first, last) if first <= last else {}
         for number in sorted(around):
             place, there = around[number]
             self._append(place.record(there, self._nodes, is_context=number != line))
@@ -218,8 +220,11 @@ class LogPage:
         for where, order, limit in ((before, _C.number.desc(), first), (after, _C.number, last)):
             if limit in found:
                 continue
-            for number in self._with_worker(worker, where, order):
-                if (neighbor := self._open(number)) is None:
+            for number, first_number in self._with_worker(worker, where, order):
+                neighbor = self._opened.get(number)
+                if neighbor is None or neighbor.first_number != first_number:  # not known, or packed meanwhile
+                    neighbor = self._open(number)
+                if neighbor is None:
                     break
                 more = neighbor.lines_of(worker, first, last)
                 found |= {line: (neighbor, index) for line, index in more.items()}
@@ -227,11 +232,11 @@ class LogPage:
                     break
         return found
 
-    def _with_worker(self, worker: str, where: Any, order: Any) -> Iterator[int]:
+    def _with_worker(self, worker: str, where: Any, order: Any) -> Iterator[tuple[int, int]]:
         query = select(*_FACTS).where(_C.job == self._job, where).order_by(order).limit(MAX_BLOCKS_AWAY)
         for row in self._connection.execute(query).all():
             if f" {worker} " in row.workers:
-                yield row.number
+                yield row.number, row.first_number
 
     def _open(self, number: int) -> Block | None:
         query = select(_C.first_number, _C.parts, _C.data).where(_C.job == self._job, _C.number == number)
@@ -239,7 +244,10 @@ class LogPage:
         if row is None:
             return None
         parts = tuple(_part(each) for each in json.loads(row.parts))
-        return Block(number, row.first_number, parts, unpack(row.data))
+        if len(self._opened) >= _MOST_OPEN:
+            del self._opened[next(iter(self._opened))]
+        block = self._opened[number] = Block(number, row.first_number, parts, unpack(row.data))
+        return block
 
     def _last_number(self) -> int:
         return self._connection.scalar(select(func.max(_C.number)).where(_C.job == self._job)) or -1

@@ -44,18 +44,18 @@ class LogTail(LogPage):
 
     def _scan_back(self, before: Cursor, deadline: float) -> tuple[Cursor | None, bool]:
         """Where it stopped (None: at the beginning), and whether that is all for now. Not so: blocks have changed."""
-        for number in self._candidates_back(before.number):
+        for number in self._candidates_back(before):
             block = self._open(number)
             if block is None:  # packed with others meanwhile, or dropped
                 return before, False
-            before, is_full = self._take_back(block, before)
+            before, is_full = self._take_back(block, before, deadline)
             if is_full or time.monotonic() > deadline:
                 return before, True
         return None, True
 
-    def _candidates_back(self, number: int) -> Iterator[int]:
-        """Numbers of blocks up to the one with this part that may hold a wanted line, the last one first."""
-        where = _C.first_number <= number
+    def _candidates_back(self, before: Cursor) -> Iterator[int]:
+        """Numbers of blocks with lines before the cursor that may hold a wanted one, the last one first."""
+        where = _C.first_number <= before.number if before.line else _C.first_number < before.number
         while True:
             rows = self._facts(where, _C.number.desc())
             yield from self._promising(rows)
@@ -63,14 +63,15 @@ class LogTail(LogPage):
                 return
             where = _C.number < rows[-1].number
 
-    def _take_back(self, block: Block, before: Cursor) -> tuple[Cursor, bool]:
+    def _take_back(self, block: Block, before: Cursor, deadline: float) -> tuple[Cursor, bool]:
         """Add what is wanted of a block. Before which line to continue, and whether the page is full."""
         end = block.first_from(before)
         at = before
         for index in reversed(find(block.chunk, block.parts, self._query, self._search)):
             if index >= end:
                 continue
-            if self._num_found >= self._tail or self._is_full(MAX_LINES):
+            is_late = self._num_found > 0 and time.monotonic() > deadline
+            if self._num_found >= self._tail or self._is_full(MAX_LINES) or is_late:
                 return at, True
             self._add_back(block, index)
             at = self._before(block, index)
@@ -87,7 +88,7 @@ class LogTail(LogPage):
         if line >= shown:  # as context of a later one: now it is found itself
             self._mark_found(part.worker, line)
         first, last = max(line - self._context, 0), min(shown - 1, line + self._context)
-        around = self._around(block, part.worker, first, last)
+        around = self._around(block, part.worker, first, last) if first <= last else {}
         for number in sorted(around, reverse=True):
             place, there = around[number]
             self._append(place.record(there, self._nodes, is_context=number != line))

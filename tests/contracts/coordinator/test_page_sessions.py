@@ -50,6 +50,13 @@ def test_a_code_opens_one_session_that_may_look(server, browser):
         assert "everstep page" in other.open(code=code).json()["detail"]
 
 
+def test_a_foreign_cookie_of_the_same_name_does_not_hide_the_session(server, browser):
+    browser.open(code=code_of(server.url, server.token))
+    name, _, value = browser.cookie.partition("=")
+    answer = httpx.get(f"{server.url}/v1/session", headers={**PAGE, "cookie": f"{name}=theirs; {name}={value}"})
+    assert (answer.status_code, answer.json()["role"]) == (200, "read-only")
+
+
 def test_a_wrong_code_and_a_wrong_token_open_nothing(browser):
     assert refusal(browser.open(code="x" * 32)) == (401, "code-unknown")
     assert refusal(browser.open(token="x" * 32)) == (401, "token-unknown")

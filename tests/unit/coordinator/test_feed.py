@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from types import SimpleNamespace
 
 from sqlalchemy import Engine, event
 
 from everstep import wire
-from everstep.coordinator.feed import LONGEST_S, MOST_POINTS, JobFeed, _NewPoints
+from everstep.coordinator.feed import LONGEST_S, MOST_POINTS, STEPS_S, JobFeed, _NewPoints
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.stream import LIST, LiveStream
@@ -162,3 +163,31 @@ def test_the_first_words_about_a_job_are_all_of_it(tmp_path):
     first, second = asyncio.run(story())
     assert b"event: job\n" in first and b'"reason":"enough"' in first and b'"workers":[]' in first
     assert second == b""
+
+
+def test_the_steps_of_workers_are_told_about_once_per_second():
+    async def story():
+        now, steps = [0.0], SimpleNamespace(num_steps=0)
+        job = SimpleNamespace(kept=SimpleNamespace(workers={"w0": None}), reason="", signs=steps, summary=lambda: 1)
+
+        def view(*, is_brief):
+            worker = wire.WorkerView(
+                worker="w0", status="member", reason="", agent="", pid=1, step=steps.num_steps, generation=1, rank=0
+            )
+            return SimpleNamespace(workers=[worker], nodes=[])
+
+        job.view = view
+        stream = LiveStream(1)
+        feed = JobFeed(stream, lambda _job: job, list, now=lambda: now[0])
+        feed.close()  # ticks come by hand
+        reader = stream.open_reader(["job"], "")
+        reader.begin(is_new=True)
+        told = []
+        for _ in range(8):
+            feed.tick()
+            told.append(b'"step":%d,' % steps.num_steps in reader.take())
+            now[0] += STEPS_S / 4
+            steps.num_steps += 1
+        return told
+
+    assert asyncio.run(story()) == [True, False, False, False, True, False, False, False]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from everstep.coordinator.edge.record_server import RecordAnswers
@@ -10,8 +12,11 @@ from everstep.coordinator.roster.facts import Roster
 from everstep.coordinator.store.store import Store
 from everstep.errors import UsageError
 from everstep.record.about import LOGS, STORE
+from everstep.record.store import MetricStore
+from everstep.record.writing import Incoming
 from everstep.storage.database import StoreError, open_engine
-from everstep.wire import LogsRequest, Policy
+from everstep.wire import LogsRequest, MetricReport, Policy
+from everstep.wire.metrics import MOST_REPORTS, MOST_SERIES
 
 ASKS = {
     "summary": lambda answers: answers.jobs(),
@@ -57,3 +62,19 @@ def test_damaged_lines_are_named(folder, answers):
     (folder / LOGS).write_bytes(b"no database" * 1000)
     with pytest.raises(StoreError, match="file is not a database"):
         answers.logs(LogsRequest())
+
+
+def test_a_record_shows_checkpoints_and_series_behind_many_others(folder, answers):
+    with closing(MetricStore(str(folder / STORE), epoch=1)) as store:
+        system = {f"system/{number}": 1.0 for number in range(MOST_SERIES)}
+        saved = MetricReport(kind="checkpoint", step=1, time=1.0, details={"uuid": "first"})
+        others = [MetricReport(kind="note", step=2, time=1.0, details={"n": n}) for n in range(MOST_REPORTS)]
+        for reports in ([MetricReport(step=1, time=1.0, values=system)], [saved], others):
+            store.keep([Incoming("job", -1, reports)])
+        store.keep([Incoming("job", -1, [MetricReport(step=1, time=1.0, values={"loss": 1.0})])])
+    assert [each.uuid for each in answers.about().checkpoints] == ["first"]
+    assert [each.name for each in answers.compare("job").jobs[0].values] == ["loss"]
+
+
+def test_a_record_has_a_brief_view(answers):
+    assert answers.view(is_brief=True).workers == []

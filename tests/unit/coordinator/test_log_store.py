@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,32 @@ def test_a_line_is_as_old_as_its_arrival_whatever_its_nodes_clock_says(store: Lo
     assert texts(store) == ["a", "b"]
     store.drop_expired(time.time() + 31 * DAY_S)
     assert texts(store) == []
+
+
+@pytest.mark.parametrize("tail", [0, 100], ids=["forward", "back"])
+def test_a_search_with_context_stops_within_a_block_once_its_time_is_up(store: LogStore, tail: int) -> None:
+    """And continues there: each line is found once."""
+    keep(store, *(line(f"hit {number}", number) for number in range(6)))
+    store.tidy("job", BOUNDS, is_all=True)
+    reader, wanted, pages = LogReader(store.engine), LogsRequest(text="hit", context=2, tail=tail), []
+    for _ in range(20):
+        view = reader.read("job", wanted, budget_s=-1.0)
+        pages.append([each.line for each in view.lines if not each.is_context])
+        if not (view.previous if tail else view.lines):
+            break
+        wanted = replace(wanted, cursor=view.previous if tail else view.next)
+    found = [numbers for numbers in pages if numbers]
+    assert max(map(len, found)) == 1
+    assert sorted(each for numbers in found for each in numbers) == [0, 1, 2, 3, 4, 5]
+
+
+def test_context_opens_no_block_for_every_line_found(store: LogStore) -> None:
+    keep(store, *(line(f"hit {number}", number) for number in range(12)))
+    opened = []
+
+    @event.listens_for(store.engine, "before_cursor_execute")
+    def note(_connection, _cursor, statement, *_rest) -> None:
+        opened.extend([statement] if ".data" in statement else [])
+
+    lines = LogReader(store.engine).read("job", LogsRequest(text="hit", context=3)).lines
+    assert len(lines) == 12 and len(opened) <= 2 * 12

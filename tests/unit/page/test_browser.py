@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everstep.errors import Refused
-from everstep.page.browser import check_same_site, cookie_of
+from everstep.page.browser import check_same_site, cookies_of
 
 HOST = {b"host": b"everstep.example:7070", b"x-everstep": b"page"}
 
@@ -13,8 +13,9 @@ HOST = {b"host": b"everstep.example:7070", b"x-everstep": b"page"}
 @pytest.mark.parametrize("other", ['x={"a":1}', "flag", "k=a b", "everstep_70700=no"])
 def test_odd_cookies_of_other_programs_do_not_hide_ours(other):
     for cookies in (f"{other}; everstep_7070=mine", f"everstep_7070=mine; {other}"):
-        assert cookie_of({b"cookie": cookies.encode()}, "everstep_7070") == "mine"
-    assert cookie_of({b"cookie": other.encode()}, "everstep_7070") is None
+        assert cookies_of({b"cookie": cookies.encode()}, "everstep_7070") == ["mine"]
+    assert cookies_of({b"cookie": other.encode()}, "everstep_7070") == []
+    assert cookies_of({b"cookie": b"everstep=theirs; everstep=mine"}, "everstep") == ["theirs", "mine"]
 
 
 @pytest.mark.parametrize("scheme", [b"http", b"https"])

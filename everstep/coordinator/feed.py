@@ -171,7 +171,7 @@ class _ToldJob:
         self.nodes = view.nodes
 
     def _is_like(self, before: _ToldJob) -> bool:
-        """Workers report their steps very often: these are told once per second."""
+        """Workers report their steps very often; they are sent once per second."""
         if before._roster is not self._roster or before._reason != self._reason:
             return False
         is_soon = self._made_at < before._made_at + STEPS_S

@@ -51,7 +51,7 @@ def is_secret_name(name: str) -> bool:
 def _masked_url(found: re.Match[str]) -> str:
     scheme, told = str(found[1]), str(found[2])
     user, colon, _ = told.partition(":")
-    if "?" in user or "#" in user:  # the @ is no part of a user's name
+    if "?" in user or "#" in user:  # the @ belongs to the query
         return str(found[0])
     if colon:
         return f"{scheme}{user}:{MASK}@"

@@ -23,6 +23,7 @@ from everstep.wire.bounds import MAX_INT
 MAX_REPLY_BYTES = 1 << 20
 MAX_BLOCKS_AWAY = 1_000  # context is looked for so far from a line
 FACTS_PER_QUERY = 512
+LEAST_LINES = 50  # on a page, before time counts within a block: the first search may wait for a process to start
 _MOST_OPEN = 16  # blocks that a call keeps: context is in those just read
 _C = LOG_BLOCKS.c
 _FACTS = (_C.number, _C.first_number, _C.workers)
@@ -168,13 +169,16 @@ class LogPage:
         wanted = self._query.workers
         return wanted is None or any(f" {worker} " in workers for worker in wanted)
 
+    def _is_late(self, deadline: float) -> bool:
+        return len(self._lines) >= LEAST_LINES and time.monotonic() > deadline
+
     def _take(self, block: Block, cursor: Cursor, deadline: float) -> tuple[Cursor, bool]:
         """Add what is wanted of a block. Where to continue, and whether the page is full."""
         first = block.first_from(cursor)
         for index in find(block.chunk, block.parts, self._query, self._search):
             if index < first:
                 continue
-            if self._is_full(self._limit) or (self._lines and time.monotonic() > deadline):
+            if self._is_full(self._limit) or self._is_late(deadline):
                 return self._before(block, index), True
             self._add(block, index)
         return Cursor(block.number + 1), False

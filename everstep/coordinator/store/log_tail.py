@@ -70,8 +70,7 @@ class LogTail(LogPage):
         for index in reversed(find(block.chunk, block.parts, self._query, self._search)):
             if index >= end:
                 continue
-            is_late = self._num_found > 0 and time.monotonic() > deadline
-            if self._num_found >= self._tail or self._is_full(MAX_LINES) or is_late:
+            if self._num_found >= self._tail or self._is_full(MAX_LINES) or self._is_late(deadline):
                 return at, True
             self._add_back(block, index)
             at = self._before(block, index)

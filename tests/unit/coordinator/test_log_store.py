@@ -104,10 +104,10 @@ def test_a_line_is_as_old_as_its_arrival_whatever_its_nodes_clock_says(store: Lo
     assert texts(store) == []
 
 
-@pytest.mark.parametrize("tail", [0, 100], ids=["forward", "back"])
+@pytest.mark.parametrize("tail", [0, 1000], ids=["forward", "back"])
 def test_a_search_with_context_stops_within_a_block_once_its_time_is_up(store: LogStore, tail: int) -> None:
     """And continues there: each line is found once."""
-    keep(store, *(line(f"hit {number}", number) for number in range(6)))
+    keep(store, *(line(f"hit {number}", number) for number in range(200)))
     store.tidy("job", BOUNDS, is_all=True)
     reader, wanted, pages = LogReader(store.engine), LogsRequest(text="hit", context=2, tail=tail), []
     for _ in range(20):
@@ -117,8 +117,8 @@ def test_a_search_with_context_stops_within_a_block_once_its_time_is_up(store: L
             break
         wanted = replace(wanted, cursor=view.previous if tail else view.next)
     found = [numbers for numbers in pages if numbers]
-    assert max(map(len, found)) == 1
-    assert sorted(each for numbers in found for each in numbers) == [0, 1, 2, 3, 4, 5]
+    assert len(found) > 2
+    assert sorted(each for numbers in found for each in numbers) == [*range(200)]
 
 
 def test_context_opens_no_block_for_every_line_found(store: LogStore) -> None:

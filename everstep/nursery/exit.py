@@ -27,6 +27,7 @@ _is_interrupted = False
 
 def prepare() -> None:
     """Before anything is imported: exit handlers that come later are called earlier, and may need all modules."""
+    atexit.register(hide_leaks)
     atexit.register(_end_by_signal)
     # One call without a line of Python in it: no other thread gets a turn to import a module that was just removed.
     atexit.register(deque, map(sys.modules.pop, _names, itertools.repeat(None)), 0)
@@ -53,6 +54,18 @@ def spare_modules() -> None:
             _names.append(name)
             _kept.append(module)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # so that it is never freed
+
+
+def hide_leaks() -> None:
+    """nanobind, which binds triton, reports everything that is not freed at the end, in dozens of lines on C's own
+    stderr: they would stand after, and hide, the error that ended a script. Here it is intended."""
+    if not any(name.partition(".")[0] == "triton" for name in _names):
+        return
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    with contextlib.suppress(ValueError):  # without glibc
+        stderr = ctypes.c_void_p.in_dll(libc, "stderr")
+        stderr.value = libc.fopen(b"/dev/null", b"w") or stderr.value
 
 
 def _flush_files() -> None:

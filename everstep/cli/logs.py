@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 
-from everstep import env
 from everstep.cli.options import command, say
 from everstep.cli.printable import printable
 from everstep.cli.submitted import leave, print_platform_lines
@@ -206,13 +205,13 @@ def _served_log(url: str, job: str, token_file: Path | None) -> JobLog:
 def _run_log(directory: Path, record: RunRecord, token_file: Path | None) -> JobLog:
     @contextmanager
     def live() -> Iterator[Coordinator | None]:
-        found = run_record.read(directory)
-        if found is None or not found.url or found.shown_state != run_record.RUNNING:
+        is_ended = is_over()
+        if is_ended and left() is not None:
             yield None
             return
-        token = env.read_token(token_file or directory / "token")
-        with closing(Coordinator(found.url, token, found.job)) as coordinator:
-            yield coordinator
+        with coordinator_of_folder(directory, token_file) as coordinator:
+            is_there = coordinator is not None and (not is_ended or answers(coordinator))
+            yield coordinator if is_there else None
 
     def left() -> Path | None:
         return directory if (directory / LOGS).exists() else None

@@ -1,6 +1,7 @@
 """The folder of a run or a submitted job: find its coordinator, which knows more than the files while the job runs.
 
-A folder without the token is a copy. A folder with record.json belongs to a job that is over."""
+A folder without the token is a copy. A folder with record.json belongs to a job that is over. A run at a standing
+coordinator has left nothing here: that coordinator is asked also when the run is over."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from everstep.record.about import ABOUT
 def coordinator_of_folder(folder: Path, token_file: Path | None = None) -> Iterator[Coordinator | None]:
     """The one that may still work there. None: the job is over, or this is a copy."""
     files = CoordinatorFiles(directory=folder)
-    token_file = token_file or files.token
+    run = run_record.read(folder)
+    token_file = token_file or (Path(run.token_file) if run is not None and run.token_file else files.token)
     found = _address(folder, files) if token_file.exists() else None
     if found is None:
         yield None
@@ -45,8 +47,8 @@ def answers(coordinator: Coordinator) -> bool:
 def _address(folder: Path, files: CoordinatorFiles) -> tuple[str, str] | None:
     """The coordinator's URL, and the job."""
     if (run := run_record.read(folder)) is not None:
-        is_over = run.state in (run_record.FINISHED, run_record.FAILED)
-        return None if is_over or not run.url else (run.url, run.job)
+        is_left = files.store.exists() and run.state in (run_record.FINISHED, run_record.FAILED)
+        return None if is_left or not run.url else (run.url, run.job)
     if (folder / ABOUT).exists() or not files.ready.exists() or not files.store.exists():
         return None
     from everstep.coordinator.finished_record import open_record  # late: a database takes long to import

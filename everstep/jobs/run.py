@@ -69,7 +69,7 @@ def run_job(
         JobDisplay(shown=_shown(options), copies=_copies(options, directory)) as display,
         coordinator_of(options, job, directory, policy.join_s, display.say, starter.start_service) as (url, token),
     ):
-        run_record.update(directory, url=url)
+        run_record.update(directory, url=url, token_file=str(token.absolute()))
         for note in (*notes, *rendezvous.notes):
             display.say(note)
         if taken_up is not None:
@@ -163,7 +163,7 @@ def run_agent(
 ) -> int:
     """The agent of a node, with its display. `check_by`: first measure it, with all nodes that start by this policy."""
     run_record.begin(node.directory, node.job, is_host=False)
-    run_record.update(node.directory, url=node.coordinator_url)
+    run_record.update(node.directory, url=node.coordinator_url, token_file=str(token.absolute()))
     events = env.share_events(node.directory / "events.jsonl")
     with JobDisplay(shown=shown or Shown(), copies={}) as display:
         display.follow_events(events)

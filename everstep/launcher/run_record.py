@@ -19,6 +19,7 @@ from everstep.storage import private_file
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
 LEFT = "left"  # interrupted, but other nodes hold the state and wait for the coordinator to come back
 NAME = "run.json"
+_OURS = ("pid_started_at", "is_host", "token_file")  # not shown
 
 log = logging.getLogger("everstep")
 
@@ -27,6 +28,7 @@ log = logging.getLogger("everstep")
 class RunRecord:
     job: str
     url: str = ""  # of the coordinator, once it answers
+    token_file: str = ""  # for that coordinator
     is_host: bool = False  # the coordinator is ours, and its store in this folder
     pid: int = 0
     pid_started_at: str = ""
@@ -46,7 +48,7 @@ class RunRecord:
         return "killed" if self.state == RUNNING and not self.is_alive else self.state
 
     def as_json(self) -> dict[str, Any]:
-        told = {name: value for name, value in asdict(self).items() if name not in ("pid_started_at", "is_host")}
+        told = {name: value for name, value in asdict(self).items() if name not in _OURS}
         return told | {"state": self.shown_state}
 
 

@@ -162,6 +162,8 @@ def test_a_job_of_a_standing_coordinator_has_its_log_there(shell: Shell, tmp_pat
         shell.type("run", *there, "--job", "one", "train.py", tmp_path / "enough", 0)
 
         assert len(steps(shell.type("logs", "one", *there))) == 40
+        assert len(steps(shell.type("logs", "one"))) == 40  # the run's folder says where
+        assert "one has not reported any metrics" in shell.type("metrics", "one")
         assert "no line matches" in errors_of(shell, "logs", "one", *there, "--level", "critical", is_good=True)
 
 

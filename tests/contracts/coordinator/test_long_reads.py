@@ -40,7 +40,7 @@ ASKED = {
     "points kept": (*METRICS, "keep", lambda job: [job.report_metrics("w0", REPORT)]),
     "series read": (*METRICS, "series", lambda job: [job.series()]),
     "lines kept": (*LOGS, "keep", lambda job: [Writer(job).say("one")]),
-    "lines read": (*LOG_READER, "read", lambda job: [job.logs()]),
+    "lines read": (*LOG_READER, "read", lambda job: [job.logs(wire.LogsRequest())]),
 }
 
 

@@ -317,7 +317,8 @@ class LoaderClient:
     def _look(self) -> None:
         # A process that was forked after this one may hold the owner's end of our connection open: then the owner's
         # death does not end the stream.
-        if os.getppid() != self._parent:
+        watchdog = _loop_of_loader().get("watchdog")  # knows the parent from before this connection
+        if os.getppid() != self._parent or (watchdog is not None and not watchdog.is_alive()):
             raise PermanentError("the process that hands out the records is gone", code="record-owner-gone-unseen")
         if _is_loader_done():
             raise Abandoned("the loader is being ended", code="loader-ending")

@@ -36,7 +36,10 @@ class Elastic(Dataset):
 
     def __getitem__(self, _):
         if tells:
+            parent = os.getppid()
             print(json.dumps({"asks": os.getpid()}), flush=True)
+            while tells == "late" and os.getppid() == parent:
+                time.sleep(0.01)
         return service.fetch_record_index()
 
 
@@ -202,10 +205,11 @@ def test_a_coordinator_that_stays_away_is_an_error_and_not_the_end(cast, server_
     assert all(isinstance(line, list) for line in worker.printed)
 
 
-def test_a_loaders_processes_that_wait_for_records_end_with_their_worker(cast):
+@pytest.mark.parametrize("asks", ["early", "late"])  # late: when their worker is gone already
+def test_a_loaders_processes_that_wait_for_records_end_with_their_worker(cast, asks):
     job, _ = cast(dataset_size=8, pause_s=60.0)  # holds all there is
     wait_for(lambda: (known := job.coordinator.datasets().datasets) and known[0].epochs[0].leased == 8)
-    _, (waiting,) = cast(job=job, dataset_size=8, num_workers=2, tells=True)
+    _, (waiting,) = cast(job=job, dataset_size=8, num_workers=2, tells=asks)
     waiting.wait_for_batches(2)
     processes = [line["asks"] for line in waiting.printed]
     waiting.process.kill()

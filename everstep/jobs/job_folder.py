@@ -14,6 +14,7 @@ from everstep.errors import Refused, TemporaryError
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
 from everstep.launcher.local_coordinator import CoordinatorFiles
+from everstep.launcher.run_record import RunRecord
 from everstep.record.about import ABOUT
 
 
@@ -23,7 +24,7 @@ def coordinator_of_folder(folder: Path, token_file: Path | None = None) -> Itera
     files = CoordinatorFiles(directory=folder)
     run = run_record.read(folder)
     token_file = token_file or (Path(run.token_file) if run is not None and run.token_file else files.token)
-    found = _address(folder, files) if token_file.exists() else None
+    found = _address(folder, files, run) if token_file.exists() else None
     if found is None:
         yield None
         return
@@ -44,9 +45,9 @@ def answers(coordinator: Coordinator) -> bool:
         return False
 
 
-def _address(folder: Path, files: CoordinatorFiles) -> tuple[str, str] | None:
+def _address(folder: Path, files: CoordinatorFiles, run: RunRecord | None) -> tuple[str, str] | None:
     """The coordinator's URL, and the job."""
-    if (run := run_record.read(folder)) is not None:
+    if run is not None:
         is_left = files.store.exists() and run.state in (run_record.FINISHED, run_record.FAILED)
         return None if is_left or not run.url else (run.url, run.job)
     if (folder / ABOUT).exists() or not files.ready.exists() or not files.store.exists():

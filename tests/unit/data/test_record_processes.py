@@ -1,4 +1,4 @@
-"""Loaders' processes that are no forks of the script, and one that is killed."""
+"""Loader processes that the script did not fork, and one that is killed."""
 
 from __future__ import annotations
 

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from everstep import env
-from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
+from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
 from everstep.process import Child
-from lab.page_window import chromium, new_code, window
+from lab.page_window import new_code, window
 
 SHORT = (
     "import sys; from everstep.page import sessions; sessions.CODE_S = 0.0; from everstep.cli.main import main; main()"
 )
 REFUSED = "status of 401"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> CoordinatorFiles:
-    return CoordinatorFiles(directory=private_directory(tmp_path / "coordinator"))
 
 
 def test_a_code_opens_one_session_and_leaves_the_address(browser: Any, files: CoordinatorFiles) -> None:

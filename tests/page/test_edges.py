@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from everstep import env, wire
 from everstep.client.calls import Coordinator
-from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
+from everstep.launcher.local_coordinator import CoordinatorFiles, start_coordinator
 from lab.log_writer import NOW, Writer
-from lab.page_window import chromium, signed_in
+from lab.page_window import signed_in
 
 PHONE = {"width": 390, "height": 844}
 ARGUMENTS = " ".join(f"--option-{number}=value" for number in range(12))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> CoordinatorFiles:
-    return CoordinatorFiles(directory=private_directory(tmp_path / "coordinator"))
 
 
 def new(url: str, files: CoordinatorFiles, job: str, **config: Any) -> Coordinator:

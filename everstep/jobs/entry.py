@@ -32,6 +32,8 @@ from everstep.launcher.endpoint import Endpoint, as_job_id, share_token, unshare
 from everstep.launcher.local_coordinator import READY_S, CoordinatorFiles, await_ready, private_directory
 from everstep.launcher.local_coordinator import write_token as make_token
 from everstep.launcher.machine import count_gpus
+from everstep.platforms import status_file
+from everstep.platforms.base import OVER
 from everstep.process import Child, own_command
 from everstep.storage import private_file
 
@@ -142,20 +144,23 @@ def _host(options: EntryOptions, order: NodeOrder, node: AdsNode, say: Say) -> i
         agent = Child.start(own_command("node", words), env={**environment, env.COORDINATOR: url})
         open_things.callback(agent.kill)
         open_things.callback(forget_secrets, say)
-        return _attend(coordinator, agent, asked, grace_s=order.grace_s, is_alone=order.max_nodes == 1, say=say)
+        is_alone = order.max_nodes == 1
+        return attend(coordinator, agent, asked, folder=folder, grace_s=order.grace_s, is_alone=is_alone, say=say)
 
 
-def _attend(
-    coordinator: Child, agent: Child, asked: threading.Event, *, grace_s: float, is_alone: bool, say: Say
+def attend(
+    coordinator: Child, agent: Child, asked: threading.Event, *, folder: Path, grace_s: float, is_alone: bool, say: Say
 ) -> int:
-    """Until the job is over. When asked to end, this node leaves first, then the job is stopped. The job is also
-    stopped if its only node has ended without ending it: no other node would ever come."""
+    """Until the coordinator has ended. When asked to end, this node leaves first, then the job is stopped. The job is
+    also stopped if its only node has ended without ending it: no other node would ever come. A job that is over is
+    not stopped: its coordinator is busy with the record, and a signal could end it with another exit code."""
     told_at, is_stopped, left_at = 0.0, False, 0.0
     while (ended := coordinator.wait(0.0)) is None:
         if asked.is_set() and not told_at:
             told_at = time.monotonic()
             agent.signal(signal.SIGTERM, is_for_group=False)
         has_left = (gone := agent.wait(0.0)) is not None
+        is_stopped = is_stopped or _is_over(folder)
         left_at = left_at or (time.monotonic() if has_left else 0.0)
         if is_alone and has_left and not is_stopped and time.monotonic() > left_at + _LAST_WORD_S:
             is_stopped = True
@@ -168,6 +173,11 @@ def _attend(
         select.select([each.fileno() for each in waited_for], [], [], _TURN_S)
     agent.wait(grace_s)
     return ended.code if ended.code >= 0 else 128 - ended.code
+
+
+def _is_over(folder: Path) -> bool:
+    state = status_file.read(folder)
+    return state is not None and state[0] in OVER
 
 
 def _give_token(options: EntryOptions, path: Path) -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from everstep.jobs.entry import attend
+from everstep.platforms import status_file
+from everstep.process import Child
 from lab.command import EVERSTEP, Command, everstep, keyboard, until
 from lab.submitted import SCRIPT
 
@@ -74,6 +79,19 @@ def test_the_only_node_fails_before_it_joins_and_the_job_is_over(start: Start, t
     order = {"job": "j", "name": "j", "script": "train.py", "workdir": str(tmp_path), "setup": ["exit 3"]}
     assert start(0, 1, EVERSTEP_ORDER=json.dumps(order)).exit_code() == 1
     assert "the only node ended (exit code 3) before the job did" in said(tmp_path)
+
+
+@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("running", 143)])
+def test_a_job_that_is_over_is_not_stopped_while_its_record_is_written(
+    state: Literal["succeeded", "running"], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everstep.jobs.entry._LAST_WORD_S", 0.0)
+    status_file.write(tmp_path, state, "as far as the coordinator is")
+    agent, coordinator = Child.start(["true"]), Child.start(["sleep", "1"])
+    ended = attend(
+        coordinator, agent, threading.Event(), folder=tmp_path, grace_s=5.0, is_alone=True, say=lambda _line: None
+    )
+    assert ended == code
 
 
 def test_nodes_find_each_other_by_an_address(start: Start, tmp_path: Path) -> None:

@@ -20,15 +20,14 @@ from everstep.errors import UsageError
 from everstep.job_file.quantity import parse_seconds
 from everstep.jobs import submitted
 from everstep.jobs.find_record import is_record, record_of
-from everstep.jobs.job_folder import answers, coordinator_of_folder
+from everstep.jobs.job_folder import answers, coordinator_of_folder, is_folder_over
 from everstep.jobs.job_log import JobLog
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
-from everstep.launcher.local_coordinator import CoordinatorFiles
 from everstep.launcher.run_record import RunRecord
 from everstep.platforms.base import JobRecord
-from everstep.record.about import ABOUT, LOGS
+from everstep.record.about import LOGS
 from everstep.record.log_levels import LEVELS
 from everstep.settings import setting
 from everstep.wire import MAX_CONTEXT, LoggedLine, LogsRequest
@@ -183,14 +182,6 @@ def _folder_log(folder: Path, token_file: Path | None) -> JobLog:
     if unended:
         say(f"the log of job {job}, {unended}")
     return JobLog(job, live=live, left=lambda: folder, is_over=lambda: is_folder_over(folder, token_file))
-
-
-def is_folder_over(folder: Path, token_file: Path | None) -> bool:
-    """Otherwise its coordinator may come back: it restarts. A folder without a token is a copy."""
-    if (run := run_record.read(folder)) is not None:
-        return run.shown_state != run_record.RUNNING
-    is_copy = not (token_file or CoordinatorFiles(directory=folder).token).exists()
-    return is_copy or (folder / ABOUT).exists()
 
 
 def _served_log(url: str, job: str, token_file: Path | None) -> JobLog:

@@ -33,6 +33,14 @@ def coordinator_of_folder(folder: Path, token_file: Path | None = None) -> Itera
         yield coordinator
 
 
+def is_folder_over(folder: Path, token_file: Path | None = None) -> bool:
+    """Otherwise its coordinator may come back: it restarts."""
+    if (run := run_record.read(folder)) is not None:
+        return run.shown_state != run_record.RUNNING
+    files = CoordinatorFiles(directory=folder)
+    return not (token_file or files.token).exists() or (folder / ABOUT).exists()
+
+
 def answers(coordinator: Coordinator) -> bool:
     """Whether the coordinator responds and knows the job, if one is given. Another one may have its port by now."""
     try:

@@ -17,12 +17,13 @@ from everstep.process import ENDED, Child, process_state, wait_for_end
 from everstep.testing import Cluster, ClusterError, can_make_hosts
 from everstep.wire import Policy
 from lab.command import EVERSTEP, Command, everstep, until
+from lab.patience import PATIENT
 from lab.processes import children, coordinator_of
 from lab.stage import Stage, pass_time
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PUPPET = SCRIPTS / "puppet.py"
-PATIENT = Policy(heartbeat_s=0.1, lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # nobody is lost by being slow
+EAGER = replace(PATIENT, heartbeat_s=0.1)
 STRICT = Policy(heartbeat_s=0.1, lease_s=6.0, arrive_s=60.0, stall_s=60.0)  # for stories in which somebody falls silent
 PATIENCE = ("--lease-s=600", "--arrive-s=600", "--stall-s=600")
 END_S = 60.0
@@ -30,7 +31,7 @@ FOR_EVER = "100000"
 PLAINLY = {"EVERSTEP_NURSERY": "off"}  # puppets need no torch
 
 
-def puppets(num_steps: str | int = FOR_EVER, *, policy: Policy = PATIENT, gate: str = "", **settings: Any) -> Stage:
+def puppets(num_steps: str | int = FOR_EVER, *, policy: Policy = EAGER, gate: str = "", **settings: Any) -> Stage:
     return Stage(num_steps, script="puppet.py", gates=[gate] if gate else [], policy=policy, env=PLAINLY, **settings)
 
 
@@ -106,7 +107,7 @@ def wait_until_back_or_killed(cluster: Cluster, worker: str, generation: int) ->
 
 
 def test_a_worker_that_hangs_shows_its_stacks_before_it_is_killed() -> None:
-    policy = replace(PATIENT, hang_s=0.5)
+    policy = replace(EAGER, hang_s=0.5)
     with Cluster(PUPPET, [FOR_EVER, "w1"], policy=policy, env=PLAINLY, workers=2) as cluster:
         killed = cluster.wait("worker.killed", worker="w1")
         cluster.wait("worker.exited", worker="w1", signal="SIGKILL")
@@ -147,7 +148,7 @@ def test_workers_that_do_not_heed_sigterm_are_killed(tmp_path: Path) -> None:
         "emit('stubborn')\n"
         "time.sleep(100)\n"
     )
-    with Cluster(script, workers=1, policy=PATIENT, env=PLAINLY, shutdown_s=0.3) as cluster:
+    with Cluster(script, workers=1, policy=EAGER, env=PLAINLY, shutdown_s=0.3) as cluster:
         cluster.wait("stubborn")
         cluster.preempt_node("w0")
         result = cluster.finish(check=False)
@@ -157,7 +158,7 @@ def test_workers_that_do_not_heed_sigterm_are_killed(tmp_path: Path) -> None:
 def test_a_failing_script_is_named_with_its_last_lines(tmp_path: Path) -> None:
     script = tmp_path / "failing.py"
     script.write_text("print('a last word')\nraise ValueError('a bad batch')\n")
-    with Cluster(script, workers=2, policy=PATIENT, env=PLAINLY) as cluster:
+    with Cluster(script, workers=2, policy=EAGER, env=PLAINLY) as cluster:
         result = cluster.finish(check=False)
         report = (cluster.directory / "node1.log").read_text()
     assert result.exit_codes == {"node1": 1}

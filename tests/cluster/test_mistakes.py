@@ -7,10 +7,8 @@ import re
 
 import pytest
 
-from everstep.wire import Policy
+from lab.patience import PATIENT
 from lab.stage import Stage
-
-PATIENT = Policy(lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # nobody is lost by being slow
 
 
 @pytest.mark.parametrize(

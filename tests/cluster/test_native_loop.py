@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ import pytest
 from everstep.testing import Result
 from everstep.wire import Policy
 from lab.length import usual
+from lab.patience import PATIENT
 from lab.random_harm import go_through
 from lab.stage import Stage, undisturbed_events
 from lab.unequal_machines import JOIN_AT, MICRO_BATCHES, PAUSES, check_shares, kill_and_join
 
 # Longer than a busy machine lets anybody stand still who is not frozen.
 STRICT = Policy(heartbeat_s=0.3, lease_s=6.0, arrive_s=60.0, stall_s=60.0)
-PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # nobody is lost by being slow
+EAGER = replace(PATIENT, heartbeat_s=0.3)
 LOOP = "loop.py"
 
 
@@ -78,7 +80,7 @@ def test_a_random_schedule_trains_every_sample_once_per_epoch(seed: int) -> None
 def test_a_death_in_the_short_last_batch(is_persistent: bool) -> None:
     # 50 = 2 * 24 + 2: four micro-batches have no sample
     args = ("--samples", 50, "--micro-batches", 6, "--num-workers", 1, *(["--persistent"] if is_persistent else []))
-    with Stage(*args, script=LOOP, gates=[2], workers=3, policy=PATIENT) as cluster:
+    with Stage(*args, script=LOOP, gates=[2], workers=3, policy=EAGER) as cluster:
         cluster.wait_at_gate(2, "w0", "w1", "w2")
         cluster.kill("w1")
         cluster.open_gate(2)
@@ -88,7 +90,7 @@ def test_a_death_in_the_short_last_batch(is_persistent: bool) -> None:
 
 def test_a_newcomer_catches_up_with_the_epochs_and_what_is_done_after_them() -> None:
     args = ("--epochs", 4, "--plain")
-    with Stage(*args, script=LOOP, gates=[12], workers=2, policy=PATIENT) as cluster:
+    with Stage(*args, script=LOOP, gates=[12], workers=2, policy=EAGER) as cluster:
         cluster.wait_at_gate(12)
         (newcomer,) = cluster.add(1)
         cluster.wait_ready(newcomer)
@@ -109,13 +111,13 @@ def test_after_the_loss_of_all_workers_a_checkpoint_goes_on_with_another_number_
     kept = tmp_path / "checkpoint.pt"
     args = ("--save", kept)
     whole = run_alone()
-    with Stage(*args, script=LOOP, gates=[8], workers=before, policy=PATIENT) as cluster:
+    with Stage(*args, script=LOOP, gates=[8], workers=before, policy=EAGER) as cluster:
         cluster.wait_at_gate(8)
         cluster.wait("saved", step=6)
         for number in range(before):
             cluster.kill(f"w{number}")
         first = cluster.finish(check=False)
-    with Stage(*args, script=LOOP, workers=after, policy=PATIENT) as cluster:
+    with Stage(*args, script=LOOP, workers=after, policy=EAGER) as cluster:
         second = cluster.finish()
 
     assert {event["step"] for event in second.events("resumed")} == {6}

@@ -19,14 +19,12 @@ from everstep.ipc.event_loop import EventLoop
 from everstep.launcher.starter import Starter, nursery_environment
 from everstep.nursery.client import NurseryClient
 from everstep.process import Child, Exit, wait_for_end
-from everstep.wire import Policy
 from lab import command
 from lab.command import ROOT, until
 
 SCRIPTS = Path(__file__).parent / "scripts"
 READY_S = 240.0
 END_S = 240.0
-PATIENT = Policy(lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # nobody is lost by being slow
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -11,14 +11,13 @@ from everstep.launcher.starter import nursery_environment
 from everstep.nursery.messages import KINDS, NurseryReady
 from everstep.process import wait_for_end
 from everstep.testing import Cluster
-from everstep.wire import Policy
 from lab import command
 from lab.command import everstep
+from lab.patience import PATIENT
 
 SCRIPTS = Path(__file__).parent / "scripts"
 READY_S = 240.0
 END_S = 240.0
-PATIENT = Policy(lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # nobody is lost by being slow
 
 
 def environment(**more: str) -> dict[str, str]:

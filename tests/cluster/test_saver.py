@@ -13,13 +13,12 @@ import pytest
 
 from everstep.process import wait_for_end
 from everstep.testing import Cluster
-from everstep.wire import Policy
 from lab.command import CALM_OPTIONS
+from lab.patience import PATIENT
 from lab.saved import load_step
 from lab.stage import SCRIPTS, Stage
 from lab.terminal import Run
 
-PATIENT = Policy(lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # no worker is lost for being slow
 END_S = 60.0
 IN_MEMORY = ["--every", 1000, "--memory-every", 1]  # storage gets nothing as long as all goes well
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from everstep.wire import Policy
 from lab import nest
 from lab.command import Command
 from lab.first_body import check_join, warm
+from lab.patience import PATIENT
 from lab.stage import SCRIPTS, Stage, undisturbed_events
 from lab.unequal_machines import JOIN_AT, MICRO_BATCHES, PAUSES, check_shares, kill_and_join
 
 TRIAL = "trial.py"
-PATIENT = Policy(heartbeat_s=0.3, lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # nobody is lost by being slow
+EAGER = replace(PATIENT, heartbeat_s=0.3)
 STRICT = Policy(heartbeat_s=0.3, lease_s=6.0, arrive_s=60.0, stall_s=60.0)
 WHOLE = [3, 6, 9, 12]  # batches at which there are reports
 VALIDATIONS = [4, 8, 12]
@@ -49,7 +51,7 @@ def audit(events: list[Event], *args: object, deaths: int = 0, since: int = 0) -
         assert len(incomplete) <= deaths, f"metrics of batches {sorted(incomplete)}"
 
 
-def start(*args: object, policy: Policy = PATIENT, **settings: Any) -> Stage:
+def start(*args: object, policy: Policy = EAGER, **settings: Any) -> Stage:
     return Stage(*args, script=TRIAL, policy=policy, **settings)
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.wire import Policy
+from lab.patience import PATIENT
 from lab.stage import Stage
-
-PATIENT = Policy(lease_s=600.0, arrive_s=600.0, stall_s=600.0)  # nobody is lost by being slow
 
 
 @pytest.mark.parametrize("kind", ["raise-forward", "raise-backward", "raise-after"])

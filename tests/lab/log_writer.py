@@ -59,3 +59,7 @@ def everything(coordinator: Coordinator, cursor: str = "", **wanted: Any) -> lis
         cursor = view.next
         if view.is_end:
             return found
+
+
+def texts(view: wire.LogsView) -> list[str]:
+    return [each.text for each in view.lines]

@@ -226,6 +226,22 @@ def server_class() -> type[Server]:
     return Server
 
 
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Each story runs once per kind of store."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_url"))
+    return str(tmp_path_factory.mktemp("store") / "store.db")
+
+
+@pytest.fixture(scope="module")
+def server_on_each_store(tmp_path_factory: pytest.TempPathFactory, store_url: str) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("coordinator"), store_url)
+    yield server
+    server.stop()
+    assert "Traceback" not in server.log_file.read_text(), server.log_file.read_text()
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("coordinator")

@@ -8,21 +8,12 @@ import random
 import pytest
 
 from everstep.wire import MAX_LINES, LogsRequest
-from lab.log_writer import Writer, everything
+from lab.log_writer import Writer, everything, texts
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def server(request, tmp_path_factory, server_class):
-    folder = tmp_path_factory.mktemp("coordinator")
-    url = str(folder / "store.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    server = server_class(folder, url)
-    yield server
-    server.stop()
-    assert "Traceback" not in server.log_file.read_text(), server.log_file.read_text()
-
-
-def texts(view):
-    return [each.text for each in view.lines]
+@pytest.fixture(scope="module")
+def server(server_on_each_store):
+    return server_on_each_store
 
 
 def test_the_last_lines_come_in_order_and_reading_continues_on_both_sides(play):

@@ -14,21 +14,12 @@ from everstep.errors import Refused
 from everstep.record.log_chunk import STDERR, STDOUT
 from everstep.wire import LogsRequest
 from lab.command import until
-from lab.log_writer import NOW, Writer, everything
+from lab.log_writer import NOW, Writer, everything, texts
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def server(request, tmp_path_factory, server_class):
-    folder = tmp_path_factory.mktemp("coordinator")
-    url = str(folder / "store.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    server = server_class(folder, url)
-    yield server
-    server.stop()
-    assert "Traceback" not in server.log_file.read_text(), server.log_file.read_text()
-
-
-def texts(view):
-    return [each.text for each in view.lines]
+@pytest.fixture(scope="module")
+def server(server_on_each_store):
+    return server_on_each_store
 
 
 def test_lines_come_back_in_order_with_all_that_is_known_of_them(play):

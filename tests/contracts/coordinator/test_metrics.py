@@ -7,7 +7,6 @@ import logging
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -32,15 +31,9 @@ VALIDATION = MetricReport(
 )
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def kept(request, tmp_path_factory, server_class) -> Iterator:
-    """A coordinator on each store."""
-    folder = tmp_path_factory.mktemp(request.param)
-    url = str(folder / "db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    server = server_class(folder, url)
-    yield server
-    server.stop()
-    assert "Traceback" not in server.log_file.read_text()
+@pytest.fixture(scope="module")
+def kept(server_on_each_store):
+    return server_on_each_store
 
 
 @pytest.fixture

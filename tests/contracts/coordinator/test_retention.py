@@ -26,13 +26,6 @@ server.serve.__kwdefaults__["keep_days"] = 2.0
 """
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgres_url"))
-    return str(tmp_path_factory.mktemp("store") / "store.db")
-
-
 @pytest.fixture
 def soon(server_class: Any, tmp_path_factory: pytest.TempPathFactory, store_url: str) -> Iterator[Any]:
     server = server_class(tmp_path_factory.mktemp("coordinator"), store_url, before=SOON)

@@ -24,13 +24,6 @@ BATCHES = st.lists(
 epochs = itertools.count(1)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def url(request, tmp_path_factory):
-    if request.param == "postgresql":
-        return request.getfixturevalue("postgres_url")
-    return str(tmp_path_factory.mktemp("series") / "db")
-
-
 def told(generation, points):
     reports = [
         MetricReport(step=step, time=1.0, generation=generation, values={"x": str(value)}) for step, value in points
@@ -40,8 +33,8 @@ def told(generation, points):
 
 @settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 @given(BATCHES, STEPS, st.sampled_from([1, 10, 1000]))
-def test_any_window_is_what_all_points_would_draw(url, batches, start, columns):
-    store, job = MetricStore(url, next(epochs)), f"job{next(epochs)}"
+def test_any_window_is_what_all_points_would_draw(store_url, batches, start, columns):
+    store, job = MetricStore(store_url, next(epochs)), f"job{next(epochs)}"
     points, began = {}, {}  # by step; and by generation, its first step
     for number, (generation, batch) in enumerate(batches):
         call = told(generation, batch)._replace(job=job)
@@ -57,7 +50,7 @@ def test_any_window_is_what_all_points_would_draw(url, batches, start, columns):
             points[step] = span_of(step, 1.0, value)
         if number == 2:
             store.close()
-            store = MetricStore(url, next(epochs))
+            store = MetricStore(store_url, next(epochs))
     found = store.series(job)[0]
     assert len(found) == bool(points)
     if points:
@@ -76,10 +69,10 @@ def test_any_window_is_what_all_points_would_draw(url, batches, start, columns):
     store.close()
 
 
-def test_a_later_coordinator_has_the_record_and_an_earlier_one_is_turned_away(url):
-    earlier = MetricStore(url, next(epochs))
+def test_a_later_coordinator_has_the_record_and_an_earlier_one_is_turned_away(store_url):
+    earlier = MetricStore(store_url, next(epochs))
     earlier.keep([told(0, [(1, 1.0)])])
-    later = MetricStore(url, next(epochs))
+    later = MetricStore(store_url, next(epochs))
     later.keep([told(0, [(2, 1.0)])])
     with pytest.raises(StoreTaken):
         earlier.keep([told(0, [(3, 1.0)])])

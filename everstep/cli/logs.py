@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import click
@@ -57,6 +57,7 @@ class LogsOptions(CoordinatorOptions):
     context: int = setting(
         0, "Also print this many lines of the same worker before and after each match", metavar="N", least=0
     )
+    timestamps: bool = setting(False, "Print the time of each line")
     raw: bool = setting(
         False, "Print the platform's own log instead, with the output of setup lines and of Everstep itself"
     )
@@ -86,7 +87,7 @@ def logs(options: LogsOptions) -> int:
     is_silent = True
     for line in log.lines(wanted, tail=options.tail or 0, follow=options.follow):
         is_silent = False
-        click.echo(_shown(line, is_one=is_one))
+        click.echo(_shown(line, is_one=is_one, has_time=options.timestamps))
     for note in log.notes:
         say(note)
     if is_silent:
@@ -109,12 +110,19 @@ def _wanted(options: LogsOptions) -> LogsRequest:
         rank=-1 if options.rank is None else options.rank,
         node=options.node or "",
         level=LEVELS[options.level.lower()] if options.level else 0,
-        since=-1 if options.since is None else parse_time(options.since, now),
+        since=-1 if options.since is None else parse_start(options.since, now),
         until=-1 if options.until is None else parse_time(options.until, now),
         text=options.grep or "",
         regex=options.regex or "",
         context=options.context,
     )
+
+
+def parse_start(text: str, now: float) -> float:
+    """As `parse_time`, but a time of day that is still to come was yesterday: no line is from then."""
+    then = parse_time(text, now)
+    is_time_of_day = ":" in text and "-" not in text
+    return (datetime.fromtimestamp(then) - timedelta(days=1)).timestamp() if is_time_of_day and then > now else then
 
 
 def parse_time(text: str, now: float) -> float:
@@ -137,9 +145,10 @@ def parse_time(text: str, now: float) -> float:
         raise UsageError(f"not a time: {text!r}", hint=hint, code="log-time-invalid") from None
 
 
-def _shown(line: LoggedLine, *, is_one: bool) -> str:
+def _shown(line: LoggedLine, *, is_one: bool, has_time: bool) -> str:
     who = "everstep:" if "/" in line.worker else f"[{line.worker}]"
-    return printable(f"{who} {line.text}" if is_one else f"{line.node} | {who} {line.text}")
+    at = f"{datetime.fromtimestamp(line.time):%Y-%m-%dT%H:%M:%S} " if has_time else ""
+    return printable(f"{at}{who} {line.text}" if is_one else f"{at}{line.node} | {who} {line.text}")
 
 
 def _nothing(options: LogsOptions) -> str:
@@ -151,7 +160,7 @@ def _nothing(options: LogsOptions) -> str:
 
 def _print_platform(record: JobRecord, options: LogsOptions, wanted: LogsRequest) -> int:
     """By the platform's own means: no coordinator has the log any more, or not yet."""
-    if options.tail is not None or wanted != LogsRequest(worker=wanted.worker, rank=wanted.rank):
+    if options.timestamps or options.tail is not None or wanted != LogsRequest(worker=wanted.worker, rank=wanted.rank):
         raise UsageError(
             f"{record.id}: neither its coordinator nor its record can be reached from here",
             hint="the platform's own log can be filtered only by --worker or --rank; try again once the job is running",

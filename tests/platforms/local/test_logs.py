@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 import sqlite3
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def test_a_submitted_job_is_searched_while_it_runs_and_when_it_is_over(shell: Sh
         "checkpoint": f"file://{tmp_path}/saved",
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    began = datetime.now().replace(microsecond=0)
     job_id = yaml.safe_load(shell.type("run", "-f", "job.yaml"))["everstep"]["id"]
     with Command(*EVERSTEP, "logs", job_id, "--follow", folder=tmp_path, **shell.env) as follower:
         follower.wait_said(r"node-0 \| \[w0\] step 39")
@@ -69,6 +71,10 @@ def test_a_submitted_job_is_searched_while_it_runs_and_when_it_is_over(shell: Sh
         ]
         last = shell.type("logs", job_id, "--tail", 2, "--grep", "step 1", "--worker", "w0")
         assert last.splitlines() == ["[w0] step 18", "[w0] step 19"]
+        (timed,) = shell.type("logs", job_id, "--grep", "step 39", "--worker", "w0", "--timestamps").splitlines()
+        at, _, text = timed.partition(" ")
+        assert text == "[w0] step 39"
+        assert began <= datetime.fromisoformat(at) <= datetime.now()
         around = shell.type("logs", job_id, "--regex", "^step 2$", "--context", 1).splitlines()
         assert [line.partition(" | ")[2] for line in around] == ["[w0] step 1", "[w0] step 2", "[w0] step 3"]
         _its_folder_leads_to_its_coordinator(shell, tmp_path / "runs" / job_id)

@@ -5,7 +5,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { clock, count, plural } from "./format.js";
 import { html } from "./html.js";
 import { SHOWN, lanes } from "./lanes.js";
-import { ticks, xText } from "./ticks.js";
+import { ticks, xTexts } from "./ticks.js";
 
 const [LEFT, RIGHT, FOOT] = [64, 20, 24]; // as wide as the axes of a plot
 const MOST_LANES = 16; // then the number of workers is drawn instead
@@ -74,9 +74,11 @@ function Drawing({ made, events, lookup, from, to, width, onTell }) {
   const most = Math.max(1, ...made.sizes.map((/** @type {any} */ each) => each.size));
   const y = (/** @type {Mark} */ mark) => (isStairs ? STAIRS / 2 : ((row.get(mark.worker) ?? -0.5) + 0.5) * pitch);
   const seen = events.filter((/** @type {Mark} */ mark) => isIn(lookup.placeMark(mark))).slice(-MOST_MARKS);
+  const marked = ticks(from, to, Math.max(2, inner / 110), lookup.axis);
+  const texts = xTexts(marked, lookup.axis, to - from);
   return html`<svg height=${height + FOOT} role="group" aria-label="Workers over time, one mark for each change">
-    ${ticks(from, to, Math.max(2, inner / 110), lookup.axis).map(
-      (x) => html`<g key=${`t${x}`}><line class="rule" x1=${at(x)} x2=${at(x)} y1="0" y2=${height} /><text x=${at(x)} y=${height + 18} text-anchor="middle">${xText(x, lookup.axis, to - from)}</text></g>`,
+    ${marked.map(
+      (x, i) => html`<g key=${`t${x}`}><line class="rule" x1=${at(x)} x2=${at(x)} y1="0" y2=${height} /><text x=${at(x)} y=${height + 18} text-anchor="middle">${texts[i]}</text></g>`,
     )}
     ${isStairs
       ? html`<${Stairs} sizes=${made.sizes} at=${at} from=${from} to=${to} most=${most} />`

@@ -17,7 +17,7 @@ import { address, go, jobAddress, query } from "./route.js";
 import { Series, isCut } from "./series.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { isDark } from "./theme.js";
-import { xText } from "./ticks.js";
+import { placeText } from "./ticks.js";
 
 const AT_ONCE = 100; // jobs in one call
 const MOST_SERIES = 1000; // in one call
@@ -207,7 +207,7 @@ function Overlay({ name, series, jobs }) {
             onRange=${(/** @type {any} */ range) => go({ from: range?.[0], to: range?.[1] }, { replace: true })}
             onCursor=${(/** @type {any} */ at, /** @type {number} */ x) => {
               const node = /** @type {Text | null | undefined} */ (value.current?.firstChild);
-              if (node) node.data = at === null ? " " : `at ${xText(x, axis)}`;
+              if (node) node.data = at === null ? " " : `at ${placeText(x, axis)}`;
             }} />`
         : html`<div class="canvas" role="img" aria-label=${label}></div>`}
     <footer><span>${mine.length === jobs.length ? plural(jobs.length, "job") : mine.length === 1 ? `only ${mine[0].summary.job}` : `${mine.length} of ${plural(jobs.length, "job")}`}</span><figcaption class="unseen">${label}</figcaption>

@@ -4,15 +4,15 @@ const DIGITS = 4;
 const SUFFIXES = ["", "k", "M", "G", "T"];
 
 /** A metric's value; JSON has no NaN and no infinities, so they come as texts.
- * @param {number | string | null | undefined} value */
-export function number(value) {
+ * @param {number | string | null | undefined} value @param {number} [more] digits */
+export function number(value, more = 0) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return { nan: "NaN", inf: "∞", "-inf": "−∞" }[value] ?? value;
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-3) return value.toExponential(DIGITS - 1).replace(/\.?0+e/, "e").replace("e+", "e").replace("-", "−").replace("e-", "e−");
-  return sign(Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(size >= 1000 ? DIGITS + 1 : DIGITS))));
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(DIGITS - 1 + more).replace(/\.?0+e/, "e").replace("e+", "e").replace("-", "−").replace("e-", "e−");
+  return sign(Number.isInteger(value) ? String(value) : String(Number(value.toPrecision((size >= 1000 ? DIGITS + 1 : DIGITS) + more))));
 }
 
 /** @param {string} text */
@@ -25,12 +25,12 @@ export function count(value) {
 }
 
 /** A short count: 1.2k.
- * @param {number} value */
-export function short(value) {
+ * @param {number} value @param {number} [more] digits */
+export function short(value, more = 0) {
   let size = Math.abs(value);
   let index = 0;
   while (size >= 1000 && index < SUFFIXES.length - 1) (size /= 1000), index++;
-  return sign(String(Number((Math.sign(value) * size).toPrecision(3)))) + SUFFIXES[index];
+  return sign(String(Number((Math.sign(value) * size).toPrecision(3 + more)))) + SUFFIXES[index];
 }
 
 /** @param {number} bytes */

@@ -6,7 +6,7 @@ import { align, smooth } from "./curve.js";
 import { html } from "./html.js";
 import { color, dash, inks } from "./palette.js";
 import { isDark } from "./theme.js";
-import { logTicks, ticks, xText, yText } from "./ticks.js";
+import { logTicks, ticks, xTexts, yTexts } from "./ticks.js";
 
 /** @typedef {{label: string, curve: import("./curve.js").Curve, index: number}} Line */
 /**
@@ -123,13 +123,13 @@ function options(uPlot, latest, dark, element) {
         ...axis,
         size: 32,
         splits: (/** @type {any} */ u, /** @type {number} */ _, /** @type {number} */ min, /** @type {number} */ max) => (props.isLogX ? logTicks(min, max) : ticks(min, max, u.bbox.width / (devicePixelRatio || 1) / 72, props.axis)),
-        values: (/** @type {any} */ u, /** @type {number[]} */ splits) => splits.map((x) => xText(x, props.axis, u.scales.x.max - u.scales.x.min)),
+        values: (/** @type {any} */ u, /** @type {number[]} */ splits) => xTexts(splits, props.axis, u.scales.x.max - u.scales.x.min),
       },
       {
         ...axis,
         size: 56,
         splits: (/** @type {any} */ u, /** @type {number} */ _, /** @type {number} */ min, /** @type {number} */ max) => (props.isLogY ? logTicks(min, max) : ticks(min, max, u.bbox.height / (devicePixelRatio || 1) / 26)),
-        values: (/** @type {any} */ u, /** @type {number[]} */ splits) => splits.map((y) => yText(y, splits)),
+        values: (/** @type {any} */ u, /** @type {number[]} */ splits) => yTexts(splits),
       },
     ],
     series: [{}, ...series],

@@ -5,7 +5,7 @@ import { curve } from "./curve.js";
 import { clock, count, number, plural } from "./format.js";
 import { html } from "./html.js";
 import { Plot } from "./plot.js";
-import { xText } from "./ticks.js";
+import { placeText } from "./ticks.js";
 
 const MOST_ROWS = 200;
 const NEAR_PX = 300;
@@ -58,7 +58,7 @@ export function PlotCard({ series, title, lookup, index }) {
             const text = /** @type {Text | null | undefined} */ (value.current?.firstChild);
             if (!text) return; // written past Preact: a cursor moves often, and nothing else changes
             const y = ys[ys.length - 1] ?? ys[0];
-            text.data = at === null || y === null || y === undefined ? number(series.view.value.last) : `${number(y)} at ${xText(x, axis)}`;
+            text.data = at === null || y === null || y === undefined ? number(series.view.value.last) : `${number(y)} at ${placeText(x, axis)}`;
           }} />`
       : isTable && shown
         ? html`<${Numbers} window=${shown} />`

@@ -1,6 +1,6 @@
 // Round places on an axis, and their words. Pure.
 
-import { clock, number, short } from "./format.js";
+import { clock, count, number, short } from "./format.js";
 
 const TIMES_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 const MOST = 1000;
@@ -44,15 +44,29 @@ export function logTicks(min, max) {
   return made.filter((tick) => tick >= min && tick <= max);
 }
 
-/** @param {number} x @param {Axis} axis @param {number} [span] that is seen */
-export function xText(x, axis, span = 0) {
+/** @param {number} x @param {Axis} axis @param {number} [span] that is seen @param {number} [more] digits */
+export function xText(x, axis, span = 0, more = 0) {
   if (axis === "time") return span > 4 * 86400 ? clock(x).slice(5, 10) : span > 600 ? clock(x).slice(-8, -3) : clock(x).slice(-8);
-  if (axis === "elapsed") return x < 120 ? `${number(x)} s` : x < 7200 ? `${number(x / 60)} min` : `${number(x / 3600)} h`;
-  return axis === "epoch" ? number(x) : Math.abs(x) >= 1e5 ? short(x) : number(x);
+  if (axis === "elapsed") return x < 120 ? `${number(x, more)} s` : x < 7200 ? `${number(x / 60, more)} min` : `${number(x / 3600, more)} h`;
+  return axis === "epoch" ? number(x, more) : Math.abs(x) >= 1e5 ? short(x, more) : number(x, more);
 }
 
-/** @param {number} y @param {number[]} ticks */
-export function yText(y, ticks) {
-  const size = Math.max(...ticks.map(Math.abs));
-  return size >= 1e5 ? short(y) : number(y);
+/** The place of one point. @param {number} x @param {Axis} axis */
+export const placeText = (x, axis) => (axis === "step" ? count(x) : xText(x, axis, 0, 2));
+
+/** @param {number[]} ticks @param {Axis} axis @param {number} span that is seen */
+export const xTexts = (ticks, axis, span) => apart((more) => ticks.map((x) => xText(x, axis, span, more)));
+
+/** @param {number[]} ticks */
+export function yTexts(ticks) {
+  const isLarge = Math.max(...ticks.map(Math.abs)) >= 1e5;
+  return apart((more) => ticks.map((y) => (isLarge ? short(y, more) : number(y, more))));
+}
+
+/** With as many digits as it takes to tell ticks of a narrow range apart.
+ * @param {(more: number) => string[]} texts */
+function apart(texts) {
+  let made = texts(0);
+  for (let more = 1; more <= 8 && new Set(made).size < made.length; more++) made = texts(more);
+  return made;
 }

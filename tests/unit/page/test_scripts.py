@@ -92,6 +92,16 @@ def test_an_axis_between_values_that_differ_by_rounding_ends(node):
     """)
 
 
+def test_the_ticks_of_a_narrow_range_are_told_apart(node):
+    node("""
+    const { placeText, xTexts, yTexts } = await import("./ticks.js");
+    assert.deepEqual(yTexts([1.9975, 1.998, 1.9985, 1.999]), ["1.9975", "1.998", "1.9985", "1.999"]);
+    assert.deepEqual(yTexts([0, 0.5, 1]), ["0", "0.5", "1"]);
+    assert.deepEqual(xTexts([1000100, 1000200, 1000300], "step", 300), ["1.0001M", "1.0002M", "1.0003M"]);
+    assert.deepEqual(placeText(1000123, "step"), "1,000,123");
+    """)
+
+
 def test_a_plot_that_could_not_be_fetched_comes_when_the_coordinator_is_back(node):
     node("""
     const { Series } = await import("./series.js");

@@ -145,7 +145,7 @@ def parse_time(text: str, now: float) -> float:
         raise UsageError(f"not a time: {text!r}", hint=hint, code="log-time-invalid") from None
 
 
-def _shown(line: LoggedLine, *, is_one: bool, has_time: bool) -> str:
+def _shown(line: LoggedLine, *, is_one: bool, has_time: bool = False) -> str:
     who = "everstep:" if "/" in line.worker else f"[{line.worker}]"
     at = f"{datetime.fromtimestamp(line.time):%Y-%m-%dT%H:%M:%S} " if has_time else ""
     return printable(f"{at}{who} {line.text}" if is_one else f"{at}{line.node} | {who} {line.text}")

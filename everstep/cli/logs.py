@@ -110,7 +110,7 @@ def _wanted(options: LogsOptions) -> LogsRequest:
         rank=-1 if options.rank is None else options.rank,
         node=options.node or "",
         level=LEVELS[options.level.lower()] if options.level else 0,
-        since=-1 if options.since is None else parse_start(options.since, now),
+        since=-1 if options.since is None else parse_time(options.since, now, is_past=True),
         until=-1 if options.until is None else parse_time(options.until, now),
         text=options.grep or "",
         regex=options.regex or "",
@@ -118,20 +118,15 @@ def _wanted(options: LogsOptions) -> LogsRequest:
     )
 
 
-def parse_start(text: str, now: float) -> float:
-    """As `parse_time`, but a time of day that is still to come was yesterday: no line is from then."""
-    then = parse_time(text, now)
-    is_time_of_day = ":" in text and "-" not in text
-    return (datetime.fromtimestamp(then) - timedelta(days=1)).timestamp() if is_time_of_day and then > now else then
-
-
-def parse_time(text: str, now: float) -> float:
-    """A time of day, a date, or how long ago, as seconds since the epoch."""
+def parse_time(text: str, now: float, *, is_past: bool = False) -> float:
+    """A time of day, a date, or how long ago, as seconds since the epoch. `is_past`: a time of day that is still to
+    come today was yesterday."""
     today = datetime.fromtimestamp(now)
     for form in ("%H:%M", "%H:%M:%S"):
         try:
-            then = datetime.strptime(text, form)
-            return today.replace(hour=then.hour, minute=then.minute, second=then.second, microsecond=0).timestamp()
+            given = datetime.strptime(text, form)
+            then = today.replace(hour=given.hour, minute=given.minute, second=given.second, microsecond=0)
+            return (then - timedelta(days=1) if is_past and then > today else then).timestamp()
         except ValueError:
             pass
     try:
@@ -148,7 +143,8 @@ def parse_time(text: str, now: float) -> float:
 def _shown(line: LoggedLine, *, is_one: bool, has_time: bool = False) -> str:
     who = "everstep:" if "/" in line.worker else f"[{line.worker}]"
     at = f"{datetime.fromtimestamp(line.time):%Y-%m-%dT%H:%M:%S} " if has_time else ""
-    return printable(f"{at}{who} {line.text}" if is_one else f"{at}{line.node} | {who} {line.text}")
+    where = "" if is_one else f"{line.node} | "
+    return printable(f"{at}{where}{who} {line.text}")
 
 
 def _nothing(options: LogsOptions) -> str:

@@ -160,13 +160,14 @@ def attend(
             told_at = time.monotonic()
             agent.signal(signal.SIGTERM, is_for_group=False)
         has_left = (gone := agent.wait(0.0)) is not None
-        is_stopped = is_stopped or _is_over(folder)
         left_at = left_at or (time.monotonic() if has_left else 0.0)
-        if is_alone and has_left and not is_stopped and time.monotonic() > left_at + _LAST_WORD_S:
+        is_late = is_alone and has_left and time.monotonic() > left_at + _LAST_WORD_S
+        if is_late and not is_stopped and not _is_over(folder):
             is_stopped = True
             say(f"the only node ended ({gone}) before the job did: stopping the job")
             coordinator.signal(signal.SIGTERM, is_for_group=False)
-        if told_at and not is_stopped and (has_left or time.monotonic() > told_at + grace_s):
+        may_stop = told_at and (has_left or time.monotonic() > told_at + grace_s)
+        if may_stop and not is_stopped and not _is_over(folder):
             is_stopped = True  # once: a second signal would end it before it reports how the job ended
             coordinator.signal(signal.SIGTERM, is_for_group=False)
         waited_for = [coordinator, *([] if has_left else [agent])]

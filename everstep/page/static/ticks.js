@@ -45,7 +45,7 @@ export function logTicks(min, max) {
 }
 
 /** @param {number} x @param {Axis} axis @param {number} [span] that is seen @param {number} [more] digits */
-export function xText(x, axis, span = 0, more = 0) {
+function xText(x, axis, span = 0, more = 0) {
   if (axis === "time") return span > 4 * 86400 ? clock(x).slice(5, 10) : span > 600 ? clock(x).slice(-8, -3) : clock(x).slice(-8);
   if (axis === "elapsed") return x < 120 ? `${number(x, more)} s` : x < 7200 ? `${number(x / 60, more)} min` : `${number(x / 3600, more)} h`;
   return axis === "epoch" ? number(x, more) : Math.abs(x) >= 1e5 ? short(x, more) : number(x, more);

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from everstep.cli.logs import parse_start, parse_time
+from everstep.cli.logs import parse_time
 from everstep.errors import UsageError
 
 NOW = datetime(2026, 1, 31, 15, 0, 10).timestamp()
@@ -31,9 +31,9 @@ def test_one_with_a_time_zone_means_that_zone() -> None:
 
 
 def test_lines_since_a_time_that_is_still_to_come_are_from_yesterday_on() -> None:
-    assert parse_start("23:30", NOW) == datetime(2026, 1, 30, 23, 30).timestamp()
-    assert parse_start("14:30", NOW) == datetime(2026, 1, 31, 14, 30).timestamp()
-    assert parse_start("2026-02-01T14:30", NOW) == datetime(2026, 2, 1, 14, 30).timestamp()
+    assert parse_time("23:30", NOW, is_past=True) == datetime(2026, 1, 30, 23, 30).timestamp()
+    assert parse_time("14:30", NOW, is_past=True) == datetime(2026, 1, 31, 14, 30).timestamp()
+    assert parse_time("2026-02-01T14:30", NOW, is_past=True) == datetime(2026, 2, 1, 14, 30).timestamp()
 
 
 def test_anything_else_is_refused_with_examples() -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 from everstep import wire
-from everstep.wire.bounds import MAX_INT, Bounds, Count, Name, PathName
+from everstep.wire.bounds import MAX_INT, Bounds, Count, Name, PathName, Positive
 from everstep.wire.logs import SearchText
 from everstep.wire.metrics import MOST_COLUMNS, MOST_REPORTS, MOST_SERIES
 from everstep.wire.page_bounds import MOST_JOBS, MOST_MARKS, JobNames
@@ -119,6 +119,12 @@ _JOB = "/v1/jobs/{job}"
 _AGENT = f"{_JOB}/agents/{{agent}}"
 _WORKER = f"{_JOB}/workers/{{worker}}"
 _DATASET = f"{_JOB}/datasets/{{dataset}}"
+_TRIAL = f"{_JOB}/trial"
+_EXPERIMENTS = "/v1/experiments"
+_EXPERIMENT = f"{_EXPERIMENTS}/{{experiment}}"
+_POOL = "/v1/pools/{pool}"
+_MOST_ROWS = 1000  # of experiments, trials, events or checkpoints, in one answer
+_Rows = Annotated[int, Bounds(ge=1, le=_MOST_ROWS)]
 
 
 class Operations:
@@ -289,6 +295,115 @@ class Operations:
     @operation("GET", f"{_JOB}/logs", READ_ONLY)
     def logs(self, request: wire.LogsRequest) -> wire.LogsView:
         """Get matching lines after `cursor` (`next`), held if none; with `tail`, those before it (`previous`)."""
+
+
+    # --- experiments ------------------------------------------------------------------------------
+
+    @operation("PUT", "/v1/code/{digest}", USER)
+    def upload_code(self, digest: PathName, content: bytes) -> None:
+        """Keep the code of an experiment: a tarball, by its SHA-256."""
+
+    @operation("POST", _EXPERIMENTS, USER)
+    def create_experiment(self, spec: wire.ExperimentSpec) -> wire.ExperimentView:
+        """Create an experiment, or return it if this request created one before."""
+
+    @operation("GET", _EXPERIMENTS, READ_ONLY)
+    def experiments(
+        self,
+        start: Count = 0,
+        limit: _Rows = 100,
+        search: SearchText = "",
+        state: Name = "",
+        *,
+        is_archived: bool = False,
+    ) -> wire.ExperimentList:
+        """List experiments, newest first; `is_archived`: also archived ones."""
+
+    @operation("GET", _EXPERIMENT, READ_ONLY)
+    def experiment(self, experiment: Positive) -> wire.ExperimentView:
+        """Get an experiment."""
+
+    @operation("GET", f"{_EXPERIMENT}/config", READ_ONLY)
+    def experiment_config(self, experiment: Positive) -> wire.ExperimentConfig:
+        """Get what the experiment was created with."""
+
+    @operation("POST", f"{_EXPERIMENT}/action", USER)
+    def act(self, experiment: Positive, message: wire.ExperimentAction) -> wire.ExperimentView:
+        """Pause, activate, cancel, kill, archive, unarchive, or delete the experiment."""
+
+    @operation("POST", f"{_EXPERIMENT}/change", USER)
+    def change(self, experiment: Positive, message: wire.ExperimentChange) -> wire.ExperimentView:
+        """Change the experiment's name, description, notes, labels, or the number of checkpoints to keep."""
+
+    @operation("GET", f"{_EXPERIMENT}/trials", READ_ONLY)
+    def trials(
+        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial"
+    ) -> wire.TrialList:
+        """List an experiment's trials; `sort`: trial, or metric for the best first."""
+
+    @operation("GET", f"{_EXPERIMENT}/trials/{{trial}}", READ_ONLY)
+    def trial(self, experiment: Positive, trial: Positive) -> wire.TrialView:
+        """Get a trial by its number."""
+
+    @operation("GET", "/v1/trials/{trial_id}", READ_ONLY)
+    def find_trial(self, trial_id: Positive) -> wire.TrialView:
+        """Get a trial by its ID."""
+
+    @operation("POST", f"{_EXPERIMENT}/trials/{{trial}}/kill", USER)
+    def kill_trial(self, experiment: Positive, trial: Positive) -> wire.TrialView:
+        """End a trial at once; the search goes on without it."""
+
+    @operation("GET", f"{_EXPERIMENT}/events", READ_ONLY)
+    def search_events(
+        self, experiment: Positive, *, after: Count = 0, limit: _Rows = 100, is_held: bool = False
+    ) -> wire.SearchEvents:
+        """Get the events of the search after the one with number `after`; `is_held`: wait for one."""
+
+    @operation("GET", f"{_EXPERIMENT}/search", USER)
+    def search_state(self, experiment: Positive) -> wire.SearchState:
+        """Search program: get the state that was kept with the last operations."""
+
+    @operation("POST", f"{_EXPERIMENT}/search", USER)
+    def search_operations(self, experiment: Positive, message: wire.SearchOperations) -> wire.SearchState:
+        """Search program: apply operations once; those after an event that has some are ignored."""
+
+    @operation("GET", f"{_EXPERIMENT}/checkpoints", READ_ONLY)
+    def checkpoints(
+        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial"
+    ) -> wire.CheckpointList:
+        """List the checkpoints of an experiment; `sort`: trial, or metric for the best first."""
+
+    @operation("GET", "/v1/checkpoints/{uuid}", READ_ONLY)
+    def checkpoint(self, uuid: PathName) -> wire.CheckpointView:
+        """Find a checkpoint of any job by its UUID."""
+
+    @operation("POST", f"{_JOB}/checkpoints", WORKER)
+    def report_checkpoint(self, message: wire.CheckpointReport) -> None:
+        """Worker: a checkpoint has become durable."""
+
+    @operation("POST", f"{_TRIAL}/target", WORKER)
+    def target(self, message: wire.TargetRequest) -> wire.TrialTarget:
+        """Trial: ask how long to train, after the target that was seen. Held."""
+
+    @operation("POST", f"{_TRIAL}/result", WORKER)
+    def report_result(self, message: wire.TrialResult) -> wire.TrialKept:
+        """Trial: report the searcher's metric, durable before the reply."""
+
+    @operation("POST", f"{_TRIAL}/end", WORKER)
+    def end_trial(self, message: wire.TrialEnd) -> None:
+        """Trial: the script is done, or its hyperparameters are invalid."""
+
+    @operation("GET", _POOL, READ_ONLY)
+    def pool(self, pool: PathName) -> wire.PoolView:
+        """Get a pool's agents and slots."""
+
+    @operation("POST", f"{_POOL}/agents/{{agent}}/report", WORKER)
+    def report_pool(self, pool: PathName, agent: PathName, message: wire.PoolReport) -> wire.PoolOrders:
+        """Pool's agent: report slots and assignments. Reply: all that should run here. Held."""
+
+    @operation("POST", f"{_POOL}/agents/{{agent}}/leave", WORKER)
+    def pool_agent_leaves(self, pool: PathName, agent: PathName, message: wire.AgentLeave) -> None:
+        """Pool's agent: the node leaves; nothing runs there any more."""
 
 
 def declared(operations: type[Operations]) -> tuple[Operation, ...]:

@@ -1,0 +1,212 @@
+"""Messages about experiments: create one, look at it and its trials, change it; and its search, for programs.
+
+An experiment is a search over trials. A trial is an ordinary job, whose ID is `trial_job(experiment, number)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from everstep.wire.bounds import Bounds, Count, Name, OneOf, Positive
+from everstep.wire.encoding import to_json
+from everstep.wire.jobs import MAX_CONFIG_BYTES
+from everstep.wire.metrics import MAX_DEPTH, Value, value_problems
+
+MOST_EXPERIMENTS = 1000  # in one answer
+MOST_TRIALS = 1000  # in one answer
+MOST_SEARCH_EVENTS = 1000  # in one answer
+
+ACTIVE, PAUSED = "ACTIVE", "PAUSED"
+STOPPING_COMPLETED, STOPPING_CANCELED, STOPPING_KILLED, STOPPING_ERROR = (
+    *("STOPPING_COMPLETED", "STOPPING_CANCELED", "STOPPING_KILLED", "STOPPING_ERROR"),
+)
+COMPLETED, CANCELED, ERROR = "COMPLETED", "CANCELED", "ERROR"
+ENDED = (COMPLETED, CANCELED, ERROR)
+
+# Of a trial; besides these, one that is over is COMPLETED, CANCELED or ERROR.
+QUEUED = "QUEUED"  # wants to train, and has no slot
+RUNNING = "RUNNING"  # has a slot
+WAITING = "WAITING"  # has reached its target, and waits for the search to decide
+
+ACTIONS = ("pause", "activate", "cancel", "kill", "archive", "unarchive", "delete")
+
+
+def trial_job(experiment: int, number: int) -> str:
+    """The job of a trial: e12-t7."""
+    return f"e{experiment}-t{number}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointsKept:
+    """How many checkpoints stay when an experiment is over: the union of these."""
+
+    experiment_best: Count = 0
+    trial_best: Count = 1
+    trial_latest: Count = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentSpec:
+    """An experiment to create. A request that is repeated returns the experiment it created."""
+
+    request: Name
+    name: Name = ""
+    description: str = ""
+    labels: list[Name] = field(default_factory=list)
+    notes: str = ""
+    searcher: dict[str, Any]  # as in the file: `everstep.search` reads it
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    seed: Count = 0
+    num_micro_batches: Positive = 1  # slots_per_trial: a batch is cut into so many parts, however many slots serve it
+    max_slots: Positive = 1  # of a trial
+    max_restarts: Count = 5  # of each trial
+    kept: CheckpointsKept = field(default_factory=CheckpointsKept)
+    order: dict[str, Any] = field(default_factory=dict)  # what a node needs to run a trial: a NodeOrder without a job
+    config: dict[str, Any] = field(default_factory=dict)  # the whole file, for scripts and for people; no secrets
+    written: str = ""  # the file as its author wrote it
+    source_trial_id: Count = 0  # warm start: its newest checkpoint; 0: none
+    source_checkpoint_uuid: Name = ""
+    is_paused: bool = False
+    forked_from: Count = 0  # an experiment; 0: none
+
+    def problems(self) -> Iterator[str]:
+        for part in (self.searcher, self.hyperparameters, self.order, self.config):
+            yield from value_problems(part, MAX_DEPTH + 4)
+        if (num_bytes := len(to_json(self.config))) > MAX_CONFIG_BYTES:
+            yield f"the configuration has {num_bytes} bytes, more than {MAX_CONFIG_BYTES}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BestResult:
+    trial: int
+    metric: float
+    length: int
+    checkpoint: str = ""  # its uuid, if one was saved there
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentView:
+    experiment: int
+    name: str
+    state: str
+    reason: str  # the last change's sentence
+    searcher: str  # its name
+    metric: str
+    smaller_is_better: bool
+    unit: str  # of lengths: batches, epochs, records, or a metric that counts time
+    progress: float  # from 0 to 1
+    num_trials: dict[str, int]  # by state
+    num_slots: int  # that its trials hold now
+    best: BestResult | None
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    description: str = ""
+    labels: list[str] = field(default_factory=list)
+    notes: str = ""
+    is_archived: bool = False
+    forked_from: int = 0
+    code: str = ""  # SHA-256 of its tarball
+    last_event: int = 0  # of its search
+    kept: CheckpointsKept = field(default_factory=CheckpointsKept)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentList:
+    experiments: list[ExperimentView]
+    num_found: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentConfig:
+    config: dict[str, Any]
+    written: str
+    spec: ExperimentSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialView:
+    experiment: int
+    trial: int  # its number in the experiment, from 1
+    trial_id: int  # unique at this coordinator
+    job: str
+    state: str
+    reason: str
+    hparams: dict[str, Any]
+    seed: int
+    bracket: int
+    target: int | None  # the length to train to; None: to the end of the script
+    length: int  # of the last result
+    latest: Value | None  # the metric of the last result …
+    best: Value | None  # … and of the best one …
+    best_length: int  # … and its length
+    num_restarts: int
+    num_slots: int  # that it holds now
+    best_checkpoint: str = ""  # uuids
+    latest_checkpoint: str = ""
+    batches: int = 0
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialList:
+    trials: list[TrialView]
+    num_found: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentAction:
+    """Pause: give back all slots, keep all states. Cancel: let trials save first. Kill: do not. Repeated actions
+    change nothing."""
+
+    action: Annotated[str, OneOf(*ACTIONS)]
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentChange:
+    """What people write on an experiment. None: leave it as it is."""
+
+    name: Name | None = None
+    description: str | None = None
+    notes: str | None = None
+    labels: list[Name] | None = None
+    kept: CheckpointsKept | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchEventView:
+    """An event of the search, and the operations that followed."""
+
+    number: int  # from 1
+    time: float
+    event: dict[str, Any]  # as `everstep.search.events.to_plain` writes it; {"kind": "began"} for the first
+    operations: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchEvents:
+    events: list[SearchEventView]
+    is_over: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchOperations:
+    """From a program that searches: the operations after all events up to `after_event`, applied once. `state` is kept
+    with them, for the program to continue from."""
+
+    after_event: Count
+    operations: Annotated[list[dict[str, Any]], Bounds(max_length=10_000)]
+    state: str = ""  # as the program likes, at most 700,000 characters
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchState:
+    """What a program needs in order to continue its search."""
+
+    after_event: int  # up to here, operations were applied
+    state: str
+    last_event: int

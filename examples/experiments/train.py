@@ -1,7 +1,9 @@
-"""Trains the trial of model_def.py: as a trial of an experiment, where the searcher says how long, or alone.
+"""Trains the trial of model_def.py: as a trial of an experiment, or alone.
 
     python train.py                                                           # alone, for one epoch
-    everstep e create adaptive.yaml . --include ../data/fashion-mnist-8k.npz  # 16 trials, the bad ones stopped early"""
+    everstep e create adaptive.yaml . --include ../data/fashion-mnist-8k.npz  # 16 trials, the bad ones stopped early
+
+In an experiment, the searcher says how long a trial trains, and whether it goes on."""
 
 from model_def import ImageTrial
 

@@ -147,7 +147,7 @@ class Store:
             self._lock_file.close()
 
     @contextmanager
-    def _writing(self) -> Iterator[Connection]:
+    def writing(self) -> Iterator[Connection]:
         """All of it or nothing, and only while the store is ours. The row stays locked until the end, so a process that
         takes the store meanwhile waits for it."""
         try:
@@ -169,7 +169,7 @@ class Store:
 
     def save(self, before: Roster | None, after: Roster, marks: Sequence[Mark] = ()) -> None:
         """Write what differs, with the marks that it leaves on the band of workers."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             upsert(connection, MARKS, mark_rows(after.job, marks))
             if before is None or _job_facts(before) != _job_facts(after):
                 upsert(connection, JOBS, [_job_row(after)])
@@ -194,7 +194,7 @@ class Store:
 
         def keep() -> None:
             is_gone = PAGE_SESSIONS.c.digest.in_([each.digest for each in evicted])
-            with self._writing() as connection:
+            with self.writing() as connection:
                 connection.execute(delete(PAGE_SESSIONS).where(is_gone | (PAGE_SESSIONS.c.expires_at <= time.time())))
                 upsert(connection, PAGE_SESSIONS, [asdict(session)])
 
@@ -202,7 +202,7 @@ class Store:
 
     async def drop_session(self, session: Session) -> None:
         def drop() -> None:
-            with self._writing() as connection:
+            with self.writing() as connection:
                 connection.execute(delete(PAGE_SESSIONS).where(PAGE_SESSIONS.c.digest == session.digest))
 
         await self.in_thread(drop)
@@ -211,7 +211,7 @@ class Store:
         """Of the jobs that are over, those that were so at a time before this one. When a job was first seen to be over
         is kept here."""
         is_over = JOBS.c.is_finished | JOBS.c.is_stopped
-        with self._writing() as connection:
+        with self.writing() as connection:
             new = select(JOBS.c.job).where(is_over, JOBS.c.job.not_in(select(ENDED_JOBS.c.job)))
             if rows := [{"job": job, "seen_at": now} for job in connection.scalars(new)]:
                 connection.execute(insert(ENDED_JOBS), rows)
@@ -221,13 +221,13 @@ class Store:
     def drop(self, job: str) -> None:
         """Remove all rows of a job."""
         tables = [each for each in TABLES.sorted_tables if "job" in each.columns]
-        with self._writing() as connection:
+        with self.writing() as connection:
             for table in (*tables, ENDED_JOBS):
                 connection.execute(delete(table).where(table.c.job == job))
 
     def save_ledgers(self, job: str, ledgers: Sequence[Rows]) -> None:
         """Write what changed in them."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             for rows in ledgers:
                 keys = {"job": job, "dataset": rows.dataset}
                 for name, kept in rows.kept.items():

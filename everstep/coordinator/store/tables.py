@@ -75,5 +75,17 @@ BAD_SHARDS = Table(
     TABLES,
     *(_name("job"), _name("dataset"), _key("start"), _number("failures"), _text("reason"), _json("skipped")),
 )
+# A slot that was given to a trial; rows stay, so that no number is used again.
+ASSIGNMENTS = Table(
+    "assignments",
+    TABLES,
+    *(_key("number"), _text("pool"), _text("agent"), _number("slot"), _number("experiment"), _number("trial")),
+    *(_text("state"), _text("reason"), _time("began_at"), _time("ended_at")),
+)
+POOL_AGENTS = Table(
+    "pool_agents",
+    TABLES,
+    *(_name("pool"), _name("agent"), _text("incarnation"), _number("num_slots"), _text("kind"), _time("seen_at")),
+)
 # Made where it is missing: an older version that finds it need not know it.
 ENDED_JOBS = Table("ended_jobs", MetaData(), _name("job"), Column("seen_at", Float, nullable=False))

@@ -29,7 +29,7 @@ class Assignment:
     state: str
     reason: str
     began_at: float  # time of day
-    ended_at: float = 0.0
+    ended_at: float | None = None
 
     @property
     def is_live(self) -> bool:

@@ -49,15 +49,14 @@ class PoolStore:
     ) -> None:
         """`gone`: agents that have left, by pool and name."""
 
-        def save() -> None:
-            with self._store.writing() as connection:
-                upsert(connection, ASSIGNMENTS, [asdict(each) for each in assignments])
-                for pool, agent in gone:
-                    is_it = (POOL_AGENTS.c.pool == pool) & (POOL_AGENTS.c.agent == agent)
-                    connection.execute(delete(POOL_AGENTS).where(is_it))
-                upsert(connection, POOL_AGENTS, [asdict(each) for each in agents])
+        def save(connection: Connection) -> None:
+            upsert(connection, ASSIGNMENTS, [asdict(each) for each in assignments])
+            for pool, agent in gone:
+                is_it = (POOL_AGENTS.c.pool == pool) & (POOL_AGENTS.c.agent == agent)
+                connection.execute(delete(POOL_AGENTS).where(is_it))
+            upsert(connection, POOL_AGENTS, [asdict(each) for each in agents])
 
-        await self._store.in_thread(save)
+        await self._store.write(save)
 
 
 def _load(connection: Connection) -> PoolRows:

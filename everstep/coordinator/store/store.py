@@ -42,6 +42,7 @@ from everstep.coordinator.store.mark_rows import load_past, mark_rows
 from everstep.coordinator.store.migrate import bring_up_to_date
 from everstep.coordinator.store.tables import (
     BAD_SHARDS,
+    CHECKPOINTS,
     DATASETS,
     ENDED_JOBS,
     GENERATIONS,
@@ -147,7 +148,7 @@ class Store:
             self._lock_file.close()
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def _writing(self) -> Iterator[Connection]:
         """All of it or nothing, and only while the store is ours. The row stays locked until the end, so a process that
         takes the store meanwhile waits for it."""
         try:
@@ -167,9 +168,18 @@ class Store:
         with reading(self._engine, self.epoch) as connection:
             return query(connection)
 
+    async def write(self, change: Callable[[Connection], T]) -> T:
+        """In one transaction, by the store's thread."""
+
+        def write() -> T:
+            with self._writing() as connection:
+                return change(connection)
+
+        return await self.in_thread(write)
+
     def save(self, before: Roster | None, after: Roster, marks: Sequence[Mark] = ()) -> None:
         """Write what differs, with the marks that it leaves on the band of workers."""
-        with self.writing() as connection:
+        with self._writing() as connection:
             upsert(connection, MARKS, mark_rows(after.job, marks))
             if before is None or _job_facts(before) != _job_facts(after):
                 upsert(connection, JOBS, [_job_row(after)])
@@ -194,7 +204,7 @@ class Store:
 
         def keep() -> None:
             is_gone = PAGE_SESSIONS.c.digest.in_([each.digest for each in evicted])
-            with self.writing() as connection:
+            with self._writing() as connection:
                 connection.execute(delete(PAGE_SESSIONS).where(is_gone | (PAGE_SESSIONS.c.expires_at <= time.time())))
                 upsert(connection, PAGE_SESSIONS, [asdict(session)])
 
@@ -202,7 +212,7 @@ class Store:
 
     async def drop_session(self, session: Session) -> None:
         def drop() -> None:
-            with self.writing() as connection:
+            with self._writing() as connection:
                 connection.execute(delete(PAGE_SESSIONS).where(PAGE_SESSIONS.c.digest == session.digest))
 
         await self.in_thread(drop)
@@ -211,7 +221,7 @@ class Store:
         """Of the jobs that are over, those that were so at a time before this one. When a job was first seen to be over
         is kept here."""
         is_over = JOBS.c.is_finished | JOBS.c.is_stopped
-        with self.writing() as connection:
+        with self._writing() as connection:
             new = select(JOBS.c.job).where(is_over, JOBS.c.job.not_in(select(ENDED_JOBS.c.job)))
             if rows := [{"job": job, "seen_at": now} for job in connection.scalars(new)]:
                 connection.execute(insert(ENDED_JOBS), rows)
@@ -219,15 +229,15 @@ class Store:
             return list(connection.scalars(old.limit(limit)))
 
     def drop(self, job: str) -> None:
-        """Remove all rows of a job."""
-        tables = [each for each in TABLES.sorted_tables if "job" in each.columns]
-        with self.writing() as connection:
+        """Remove all rows of a job. Its checkpoints are found by their UUIDs for as long as they exist."""
+        tables = [each for each in TABLES.sorted_tables if "job" in each.columns and each is not CHECKPOINTS]
+        with self._writing() as connection:
             for table in (*tables, ENDED_JOBS):
                 connection.execute(delete(table).where(table.c.job == job))
 
     def save_ledgers(self, job: str, ledgers: Sequence[Rows]) -> None:
         """Write what changed in them."""
-        with self.writing() as connection:
+        with self._writing() as connection:
             for rows in ledgers:
                 keys = {"job": job, "dataset": rows.dataset}
                 for name, kept in rows.kept.items():

@@ -152,6 +152,7 @@ LEVELS = _variable(
     "levels are off for one worker, they are off for all (for comparisons)",
 )
 SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have already run")
+DET_MASTER = "DET_MASTER"  # Determined's name for the coordinator's URL, which `everstep experiment` reads too
 
 
 # --- the environment as a whole -------------------------------------------------------------------

@@ -107,6 +107,17 @@ EXPERIMENT = _variable(
     "JSON file with the content of the job file: `hyperparameters`, `searcher`, `name`, … Passed to workers; "
     "`everstep.get_cluster_info()` reads it",
 )
+TRIAL = _variable(
+    "TRIAL",
+    "set by the pool's agent",
+    "JSON text about the trial of an experiment: its number, ID, and seed, and the searcher's metric. Its presence means "
+    "that lengths come from the searcher",
+)
+LOCAL_IDLE = _variable(
+    "LOCAL_IDLE_S",
+    "`60`",
+    "Number of seconds after which the local service ends if no experiment is active and no command uses it",
+)
 HOME = _variable(
     "HOME",
     "`~/.local/share/everstep`",
@@ -267,6 +278,10 @@ def is_one_node() -> bool:
 
 def coordinator_deadline_s() -> float:
     return float(os.environ.get(COORDINATOR_DEADLINE, "600"))
+
+
+def local_idle_s() -> float:
+    return float(os.environ.get(LOCAL_IDLE) or "60")
 
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"

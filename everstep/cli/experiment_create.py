@@ -60,7 +60,8 @@ def create(options: CreateOptions) -> int:
     with link_of(options, is_local=options.local) as link:
         if link.is_local:
             click.echo(local_line())
-        say(f"code: {prepared.code.files.summary}")
+        for note in (*prepared.notes, f"code: {prepared.code.files.summary}"):
+            say(note)
         if not link.is_local or options.test_mode:
             view = experiments.create(link, prepared)
             click.echo(f"Created experiment {view.experiment}")
@@ -120,7 +121,7 @@ def fork(options: AgainOptions) -> int:
 def continue_(options: AgainOptions) -> int:
     """Continue an experiment that is over, as a new one: its trials begin with the weights of its best trial.
 
-    Only weights are taken over: optimizers and the position in the data begin anew. To continue a paused experiment
+    Only weights are taken over: optimizers and the position in the data start again. To continue a paused experiment
     exactly, use `everstep e activate`."""
     with link_of(options) as link:
         spec, trial = experiments.continued(link, options.experiment, options.config, _content(options))

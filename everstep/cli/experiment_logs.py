@@ -70,7 +70,7 @@ def log_of(link: CoordinatorLink, experiment: int, trial: int) -> JobLog:
 
 
 def follow_first_trial(link: CoordinatorLink, experiment: int) -> int:
-    """Print its output until it ends. Exit code 0 if the experiment completed, or goes on with other trials."""
+    """Print its output until it ends. Exit code 0 if the experiment completed, or continues with other trials."""
     try:
         with interruptible():
             first = experiments.first_trial(link, experiment)

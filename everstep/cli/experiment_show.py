@@ -35,13 +35,13 @@ class ListExperimentsOptions(ExperimentsOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListOptions(ExperimentOptions):
+class RowsOptions(ExperimentOptions):
     csv: bool = setting(False, "Print CSV instead of a table")
     json: bool = setting(False, "Print JSON instead of a table")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListCheckpointsOptions(ListOptions):
+class ListCheckpointsOptions(RowsOptions):
     best: int | None = setting(None, "Only the best N by the searcher's metric", metavar="N", least=1)
 
 
@@ -70,8 +70,8 @@ def _experiment_row(view: wire.ExperimentView) -> tuple[object, ...]:
     return view.experiment, view.name, state, f"{view.progress:.0%}", trials, best, view.searcher, created, labels
 
 
-@command(ListOptions, name="describe", no_args_is_help=True)
-def describe(options: ListOptions) -> None:
+@command(RowsOptions, name="describe", no_args_is_help=True)
+def describe(options: RowsOptions) -> None:
     """Show an experiment: its state and why, its best result, its trials."""
     with link_of(options) as link:
         view = link(lambda coordinator: coordinator.experiment(options.experiment))
@@ -131,8 +131,8 @@ def config(options: ConfigOptions) -> None:
         click.echo(dump(found.config), nl=False)
 
 
-@command(ListOptions, name="list-trials", no_args_is_help=True)
-def list_trials(options: ListOptions) -> None:
+@command(RowsOptions, name="list-trials", no_args_is_help=True)
+def list_trials(options: RowsOptions) -> None:
     """List the trials of an experiment."""
     with link_of(options) as link:
         found = experiments.all_trials(link, options.experiment)

@@ -48,7 +48,7 @@ def guess_left_s(progress: float, *, before: float, passed_s: float) -> float | 
 
 
 def render(facts: ExperimentFacts, *, width: int, height: int) -> list[Line]:
-    """Everything, in at most so many lines."""
+    """Everything, in at most `height` lines."""
     view = facts.view
     title = f'experiment {view.experiment} "{view.name}"' if view.name else f"experiment {view.experiment}"
     goal = f"{view.searcher} for {'the least' if view.smaller_is_better else 'the most'} {view.metric}"

@@ -13,6 +13,7 @@ from everstep.coordinator.job_band import JobBand
 from everstep.coordinator.job_listing import JobListing
 from everstep.coordinator.job_logs import JobLogs
 from everstep.coordinator.metrics import Metrics
+from everstep.coordinator.pool.pool import Pool
 from everstep.coordinator.retention import DAYS, JobRetention
 from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
@@ -55,6 +56,7 @@ class Service:
         )
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
+        self.pool = Pool(store, now=self._clock.now, turns=self._turns)
         self._ticking = asyncio.create_task(self._clock.tick())
         self._ticking.add_done_callback(die_if_failed)
 
@@ -67,12 +69,14 @@ class Service:
         """Answer the calls that are held: this process is about to end."""
         self.stream.close()
         self.logs.let_go()
+        self.pool.let_go()
         for job in self._jobs.values():
             job.let_go()
 
     async def close(self) -> None:
         self._ticking.cancel()
         self.feed.close()
+        await self.pool.close()
         await self.retention.close()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         await self.logs.close()

@@ -12,7 +12,7 @@ from everstep.jobs.tokens import find_token
 log = logging.getLogger("everstep")
 
 
-class Session:
+class ClientSession:
     """One for each process; `link` is made when it is first used."""
 
     def __init__(self) -> None:
@@ -55,4 +55,4 @@ class Session:
         return local, env.read_token(token_file)
 
 
-CURRENT = Session()
+CURRENT = ClientSession()

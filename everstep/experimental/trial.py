@@ -17,7 +17,7 @@ from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.jobs.job_log import JobLog
 from everstep.record.series_pages import all_series
-from everstep.wire.experiments import QUEUED, RUNNING, WAITING
+from everstep.wire.experiments import COMPLETED, QUEUED, RUNNING, WAITING
 
 
 class TrialState(enum.Enum):
@@ -82,7 +82,7 @@ class Trial:
         self.view = self._link(lambda coordinator: coordinator.trial(self.experiment_id, self.number))
 
     def kill(self) -> None:
-        """End it at once; the search goes on without it."""
+        """End it at once; the search continues without it."""
         self.view = self._link(lambda coordinator: coordinator.kill_trial(self.experiment_id, self.number))
 
     def wait(self, interval: float = 1.0) -> TrialState:
@@ -124,7 +124,7 @@ class Trial:
 
     def list_checkpoints(self) -> list[Checkpoint]:
         """Those that still exist, newest first."""
-        found = [each for each in self._checkpoints() if each.state == experiments.COMPLETED]
+        found = [each for each in self._checkpoints() if each.state == COMPLETED]
         return [get_checkpoint(each.uuid) for each in sorted(found, key=lambda each: -each.step)]
 
     def top_checkpoint(self, sort_by: str | None = None, smaller_is_better: bool | None = None) -> Checkpoint:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 import threading
 import time
 import uuid
@@ -16,6 +17,9 @@ from typing import Any, TypeVar
 
 from everstep import wire
 from everstep.errors import UsageError
+from everstep.job_file.experiment import load_experiment
+from everstep.job_file.load import NATIVE
+from everstep.job_file.tree import dump, parse
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.storage import code_archive
 from everstep.storage.code_archive import Code
@@ -28,7 +32,7 @@ POLL_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
+class PreparedExperiment:
     """An experiment that is ready to be created."""
 
     spec: wire.ExperimentSpec
@@ -54,25 +58,23 @@ def prepare(
     includes: Sequence[Path] = (),
     is_paused: bool = False,
     is_test: bool = False,
-) -> Prepared:
+) -> PreparedExperiment:
     """Read the file or its content, and pack the code. The request is a new one."""
-    from everstep.job_file.experiment import read_experiment
-
-    spec = read_experiment(file, changes, content=content)
-    if is_test:
-        spec = as_test(spec)
+    loaded = load_experiment(file, changes, content=content)
+    spec = as_test(loaded.spec) if is_test else loaded.spec
+    if model_dir is None and loaded.system == NATIVE:
+        model_dir = Path(loaded.job.workdir).expanduser()
     code = pack(model_dir, includes)
     _check_script(spec, code, model_dir)
     order = {**spec.order, "code": code.sha256, "workdir": ""}
-    return Prepared(spec=replace(spec, request=uuid.uuid4().hex, order=order, is_paused=is_paused), code=code)
+    spec = replace(spec, request=uuid.uuid4().hex, order=order, is_paused=is_paused)
+    return PreparedExperiment(spec=spec, code=code, notes=loaded.notes)
 
 
 def pack(model_dir: Path | None, includes: Sequence[Path] = ()) -> Code:
     """Without a folder: the included files alone."""
     if model_dir is not None:
         return code_archive.pack(model_dir, includes=includes)
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="everstep-") as empty:
         return code_archive.pack(Path(empty), includes=includes)
 
@@ -90,18 +92,18 @@ def _check_script(spec: wire.ExperimentSpec, code: Code, model_dir: Path | None)
 
 def as_test(spec: wire.ExperimentSpec) -> wire.ExperimentSpec:
     """Determined's test mode: one trial with one batch, one validation and one checkpoint."""
-    kept = {key: spec.searcher[key] for key in ("metric", "smaller_is_better") if key in spec.searcher}
-    searcher = {"name": "single", **kept, "max_length": {"batches": 1}}
+    kept: dict[str, Any] = {key: spec.searcher[key] for key in ("metric", "smaller_is_better") if key in spec.searcher}
+    searcher: dict[str, Any] = {"name": "single", **kept, "max_length": {"batches": 1}}
     config = {**spec.config, "searcher": searcher, "test_mode": True}
     return replace(spec, searcher=searcher, config=config, max_restarts=0)
 
 
-def create(link: CoordinatorLink, prepared: Prepared) -> wire.ExperimentView:
+def create(link: CoordinatorLink, prepared: PreparedExperiment) -> wire.ExperimentView:
     _upload(link, prepared.code)
     return link(lambda coordinator: coordinator.create_experiment(prepared.spec))
 
 
-def create_or_continue(link: CoordinatorLink, prepared: Prepared, folder: Path) -> Created:
+def create_or_continue(link: CoordinatorLink, prepared: PreparedExperiment, folder: Path) -> Created:
     """The experiment that the same file and code created in this folder, unless it is over; else a new one."""
     _upload(link, prepared.code)
     digest, number = request_of(prepared.spec, folder), 0
@@ -130,17 +132,26 @@ def _upload(link: CoordinatorLink, code: Code) -> None:
 def fork_of(
     link: CoordinatorLink, experiment: int, changes: Sequence[str] = (), content: Mapping[str, Any] | None = None
 ) -> wire.ExperimentSpec:
-    """A new experiment with the same file, but for the changes, and with the same code. `content`: another file."""
+    """A new experiment with the same file, but for the changes, and with the same code. `content`: keys that replace
+    those of the file."""
     old = link(lambda coordinator: coordinator.experiment_config(experiment))
     spec = old.spec
     if changes or content is not None:
-        from everstep.job_file.experiment import read_experiment
-
-        merged = _merged(_file_of(old), content or {})
-        new = read_experiment(None, changes, content=merged)
+        new = _reread(old.written or spec.written, experiment, changes, content)
         order = {**new.order, "code": spec.order.get("code", ""), "workdir": spec.order.get("workdir", "")}
         spec = replace(new, order=order)
     return replace(spec, request=uuid.uuid4().hex, forked_from=experiment, is_paused=False)
+
+
+def _reread(
+    written: str, experiment: int, changes: Sequence[str], content: Mapping[str, Any] | None
+) -> wire.ExperimentSpec:
+    if content is not None:
+        written = dump(_merged(parse(written, name=f"experiment {experiment}").plain(), content))
+    with tempfile.TemporaryDirectory(prefix="everstep-") as folder:  # read as the file was: by its text
+        path = Path(folder) / f"experiment-{experiment}.yaml"
+        path.write_text(written)
+        return load_experiment(path, changes).spec
 
 
 def continued(
@@ -151,7 +162,7 @@ def continued(
     if view.state not in ENDED:
         raise UsageError(
             f"experiment {experiment} is {view.state}, not over",
-            hint=f"`everstep e activate {experiment}` goes on with it",
+            hint=f"`everstep e activate {experiment}` continues it",
             code="experiment-not-over",
         )
     trial = best_trial(link, view)
@@ -163,10 +174,6 @@ def best_trial(link: CoordinatorLink, view: wire.ExperimentView) -> wire.TrialVi
     """The one with the best result; without any, the first."""
     number = view.best.trial if view.best is not None else 1
     return link(lambda coordinator: coordinator.trial(view.experiment, number))
-
-
-def _file_of(old: wire.ExperimentConfig) -> dict[str, Any]:
-    return dict(old.config)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from everstep import env, wire
 from everstep.job_file.order import NodeOrder
-from everstep.jobs.experiments import Prepared
+from everstep.jobs.experiments import PreparedExperiment
 from everstep.process import Child
 from everstep.search.draws import trial_seed
 from everstep.search.read_space import read_space
@@ -22,7 +22,7 @@ _FIRST = 1
 _ENDING_S = 30.0
 
 
-def run_test(prepared: Prepared, say: Callable[[str], None]) -> int:
+def run_test(prepared: PreparedExperiment, say: Callable[[str], None]) -> int:
     """The exit code."""
     with tempfile.TemporaryDirectory(prefix="everstep-test-") as name:
         folder = Path(name)

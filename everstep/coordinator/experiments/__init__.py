@@ -1,0 +1,1 @@
+"""Experiments at the coordinator: their states, their trials, their searches."""

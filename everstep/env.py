@@ -107,6 +107,12 @@ EXPERIMENT = _variable(
     "JSON file with the content of the job file: `hyperparameters`, `searcher`, `name`, … Passed to workers; "
     "`everstep.get_cluster_info()` reads it",
 )
+TRIAL = _variable(
+    "TRIAL",
+    "set by a pool's node",
+    "The [trial](experiments.md) that a worker trains, as JSON: `experiment`, `trial`, `trial_id`, `seed`, `metric`, "
+    "`unit`, `smaller_is_better`, `warm_start`, … With it, lengths come from the search",
+)
 HOME = _variable(
     "HOME",
     "`~/.local/share/everstep`",

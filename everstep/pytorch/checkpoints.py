@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.fit_plan import FitPlan
 from everstep.pytorch.run_folder import RunPaths, digest_of
 from everstep.pytorch.trial import PyTorchTrial
+from everstep.storage.base import full_uri, open_storage
+from everstep.wire.metrics import to_value
+from everstep.wire.trials import CheckpointReport
 
 log = logging.getLogger("everstep")
 
@@ -59,6 +63,21 @@ class TrialCheckpoints:
 
     def uuid(self, step: int) -> str:
         return index.checkpoint_uuid(self.uri, step)
+
+    def report(self, uuid: str, step: int) -> CheckpointReport:
+        """What its manifest says. Reads it from storage: from any thread."""
+        with closing(open_storage(self.uri)) as storage:
+            manifest = index.newest_of_step(storage, step, uuid).manifest
+        assert manifest is not None
+        return CheckpointReport(
+            uuid=uuid,
+            uri=full_uri(self.uri),
+            step=step,
+            generation=manifest.generation,
+            num_bytes=manifest.size_bytes,
+            metrics={name: to_value(value) for name, value in manifest.metrics.items()},
+            code=str((manifest.code or {}).get("sha256", "")),
+        )
 
     def load(self, step: int | str = "latest") -> dict[str, Any] | None:
         state: dict[str, Any] | None = self._checkpointer.load(step)
@@ -152,6 +171,25 @@ def restore(state: dict[str, Any], context: PyTorchTrialContext, name: str) -> N
         context.scaler.load_state_dict(state["scaler"])
     for optimizer, saved in zip(context.optimizers, state["aggregated"], strict=True):
         context.aggregated[id(optimizer)].load_state_dict(saved)
+
+
+def load_weights(uuid: str, uri: str, step: int, context: PyTorchTrialContext) -> None:
+    """Those of another run's checkpoint, and nothing else of it. `uri`: its place, if it is known here."""
+    if not uri:
+        uri, step = index.find(uuid)
+    with Checkpointer(uri) as checkpointer:
+        state = checkpointer.load(step)
+    name = f"checkpoint {uuid}"
+    check_format(state, name)
+    if len(state["models"]) != len(context.models):
+        raise StateMismatch(
+            f"{name} holds {len(state['models'])} models, this trial has wrapped {len(context.models)}",
+            hint=_OTHER_CODE,
+            code="checkpoint-holds-other-objects",
+        )
+    for number, (model, saved) in enumerate(zip(context.models, state["models"], strict=True)):
+        _load(model, saved, f"{name}: models[{number}]")
+    log.info("the weights are those of %s, of batch %d", name, step)
 
 
 def _load(thing: Any, saved: Any, where: str) -> None:

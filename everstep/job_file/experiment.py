@@ -1,7 +1,7 @@
 """Reads an experiment's file, Determined's or ours: what the coordinator needs in order to run its trials.
 
 The caller adds what the file does not say: the request, and the code. Changes (`--config`) are made to the file as it
-is, before it is read. Secrets do not leave this machine: neither their values nor the lines that hold them."""
+is, before it is read; the text that is kept has them, so that it can be read again. Secrets do not leave this machine: neither their values nor the lines that hold them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everstep.errors import UsageError
 from everstep.job_file import overrides
 from everstep.job_file.load import NATIVE, Loaded, load_trial, parse_mapping, read_text
 from everstep.job_file.order import NodeOrder, experiment_of, order_of
-from everstep.job_file.schema import Job, Nodes
+from everstep.job_file.schema import TEXT_PATHS, Job, Nodes
 from everstep.job_file.search_sections import SearchSections, sections_of
 from everstep.job_file.secret import parse_secret
 from everstep.job_file.tree import Tree, dump, planted
@@ -59,8 +59,8 @@ def load_experiment(
     notes = (*loaded.notes, *_unused(loaded.job), *_secret_notes(loaded.job))
     if has_secrets:
         notes = (*notes, "the file holds secrets: the coordinator gets its text without them")
-    is_other = has_secrets or bool(changes)
-    spec = _spec(loaded, search, safe, dump(safe.plain()) if is_other else written)
+    is_changed = has_secrets or bool(changes)
+    spec = _spec(loaded, search, safe, dump(safe.plain(TEXT_PATHS)) if is_changed else written)
     for problem in spec.problems():
         raise UsageError(f"{name}: {problem}", hint="see docs/experiments.md", code="experiment-file-invalid")
     return LoadedExperiment(spec=spec, job=loaded.job, system=loaded.system, notes=notes)

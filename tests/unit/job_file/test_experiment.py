@@ -141,6 +141,15 @@ def test_changes_are_made_to_the_file_as_it_is(tmp_path: Path) -> None:
     assert (spec.num_micro_batches, spec.max_restarts) == (2, 1)
     assert spec.config["resources"] == {"slots_per_trial": 2}
 
+    again = written(tmp_path, spec.written).spec
+    assert (again.num_micro_batches, again.max_restarts, again.order) == (2, 1, spec.order)
+
+
+def test_a_changed_file_keeps_texts_as_they_were_written(tmp_path: Path) -> None:
+    spec = written(tmp_path, NATIVE.replace("--momentum", "0.10, --momentum"), "searcher.max_trials=4").spec
+    again = written(tmp_path, spec.written).spec
+    assert again.order["args"] == spec.order["args"] == ["--lr", "{lr}", "0.10", "--momentum", "{optimizer.momentum}"]
+
 
 def test_an_experiment_may_come_as_plain_data() -> None:
     content: dict[str, Any] = {

@@ -109,9 +109,9 @@ EXPERIMENT = _variable(
 )
 TRIAL = _variable(
     "TRIAL",
-    "set by the pool's agent",
-    "JSON text about the trial of an experiment: its number, ID, and seed, and the searcher's metric. Its presence means "
-    "that lengths come from the searcher",
+    "set by a pool's node",
+    "The [trial](experiments.md) that a worker trains, as JSON: `experiment`, `trial`, `trial_id`, `seed`, `metric`, "
+    "`unit`, `smaller_is_better`, `warm_start`, … With it, lengths come from the search",
 )
 LOCAL_IDLE = _variable(
     "LOCAL_IDLE_S",
@@ -163,6 +163,7 @@ LEVELS = _variable(
     "levels are off for one worker, they are off for all (for comparisons)",
 )
 SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have already run")
+DET_MASTER = "DET_MASTER"  # Determined's name for the coordinator's URL, which `everstep experiment` reads too
 
 
 # --- the environment as a whole -------------------------------------------------------------------

@@ -296,7 +296,6 @@ class Operations:
     def logs(self, request: wire.LogsRequest) -> wire.LogsView:
         """Get matching lines after `cursor` (`next`), held if none; with `tail`, those before it (`previous`)."""
 
-
     # --- experiments ------------------------------------------------------------------------------
 
     @operation("PUT", "/v1/code/{digest}", USER)

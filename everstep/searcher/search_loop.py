@@ -1,6 +1,6 @@
 """Reads the events of an experiment, lets a search method answer them, and posts its operations: until it is over.
 
-Each post carries the program's whole state, and is applied once. What was not posted is decided again after a restart.
+Each post carries the program's whole state, and is applied once. Whatever a dead program had not posted, the next one decides again.
 The folder holds a copy of the state, for people: what counts is the coordinator's."""
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from everstep.wire.experiments import COMPLETED, ERROR, MOST_SEARCH_EVENTS
 T = TypeVar("T")
 
 
-class Link(Protocol):
+class SearchLink(Protocol):
     """Makes a call to the coordinator, again and again until it answers."""
 
     def __call__(self, call: Callable[[Coordinator], T]) -> T: ...
 
 
-def search(link: Link, program: Program, folder: Path) -> wire.ExperimentView:
+def search(link: SearchLink, program: Program, folder: Path) -> wire.ExperimentView:
     """`folder`: the copy of the state, replaced after each post."""
     number = program.experiment
     seen = _continue(program, link(lambda coordinator: coordinator.search_state(number)))
@@ -56,7 +56,7 @@ def _reading(number: int, seen: int) -> Callable[[Coordinator], wire.SearchEvent
     return lambda coordinator: coordinator.search_events(number, after=seen, limit=MOST_SEARCH_EVENTS, is_held=True)
 
 
-def _post(link: Link, program: Program, seen: int, operations: list[SearcherOperation], folder: Path) -> int:
+def _post(link: SearchLink, program: Program, seen: int, operations: list[SearcherOperation], folder: Path) -> int:
     """The number of the event to continue after: another program may have been faster, and then its word counts."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         text = program.save(made := Path(scratch) / "state")

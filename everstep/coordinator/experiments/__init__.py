@@ -1,1 +1,1 @@
-"""Experiments at the coordinator: their states, their trials, their searches."""
+"""Experiments: states, trials, searches as folds over events, and the records of checkpoints."""

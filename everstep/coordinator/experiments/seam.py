@@ -1,6 +1,4 @@
-"""Between experiments and the pool: trials that want slots, and the slots that they hold.
-
-Experiments know which trials want to train; the pool knows which slots there are. Neither knows more of the other."""
+"""What experiments and pools know of each other: trials that want slots, and the slots that they hold."""
 
 from __future__ import annotations
 
@@ -9,6 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from everstep import wire
+
+KILL = "kill"  # how to release a slot: at once, or wire.PARK: save first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,21 +33,38 @@ class AssignmentEnd:
 
 
 class TrialSource(Protocol):
-    """What the pool asks of experiments."""
+    def candidates(self) -> Sequence[Candidate]:
+        """In memory, cheap."""
 
-    def candidates(self) -> Sequence[Candidate]: ...
+    def order(self, candidate: Candidate) -> wire.AssignmentOrder:
+        """Number and slot are filled in by the pool."""
 
-    def order(self, candidate: Candidate) -> wire.AssignmentOrder: ...
+    def note_parking(self, experiment: int, trial: int) -> None:
+        """The trial is asked to give its slot back: its next question is answered so."""
 
-    async def placed(self, candidate: Candidate, assignment: int) -> None: ...
+    async def placed(self, candidate: Candidate, assignment: int) -> None:
+        """The trial has this assignment, and no process yet."""
 
-    async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None: ...
+    async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None:
+        """The assignment's process has ended. May be repeated."""
 
 
 class SlotHolder(Protocol):
-    """What experiments ask of the pool."""
+    def holds(self, experiment: int, trial: int) -> int:
+        """Number of slots."""
 
-    def holds(self, experiment: int, trial: int) -> int: ...
+    async def release(self, experiment: int, trial: int, how: str, reason: str) -> None:
+        """`how`: park or kill."""
+
+    def note_change(self) -> None:
+        """Candidates changed: decide again soon."""
+
+
+class NoSlots:
+    """Holds nothing."""
+
+    def holds(self, experiment: int, trial: int) -> int:
+        return 0
 
     async def release(self, experiment: int, trial: int, how: str, reason: str) -> None: ...
 

@@ -5,7 +5,7 @@ Both sides say all that they have in each call, so that a lost or a repeated one
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from everstep import wire
@@ -49,10 +49,12 @@ class PoolAgent:
                 yield number
 
     def orders(
-        self, live: Mapping[int, Assignment], ready: Mapping[int, wire.AssignmentOrder], *, is_closing: bool = False
+        self, live: Mapping[int, Assignment], ready: Mapping[int, wire.AssignmentOrder], over: Container[int]
     ) -> wire.PoolOrders:
-        """`live`: assignments as they were kept, `ready`: the orders of those that may begin."""
-        ours = [each for each in live.values() if (each.pool, each.agent) == (self.pool, self.agent)]
+        """`live`: assignments as they were kept, `ready`: the orders of those that may begin, `over`: those that have
+        ended or are lost, which is not kept yet."""
+        mine = [each for each in live.values() if (each.pool, each.agent) == (self.pool, self.agent)]
+        ours = [each for each in mine if each.number not in over]
         run = [order for each in ours if each.state == GIVEN and (order := self._order(each, ready)) is not None]
         end = [
             wire.EndOrder(number=each.number, how=KILL if each.state == KILLING else PARK, reason=each.reason)
@@ -65,13 +67,10 @@ class PoolAgent:
             tuple(each.number for each in run),
             tuple((each.number, each.how) for each in end),
             tuple(confirmed),
-            is_closing,
         )
         if told != self.told:
             self.told, self.orders_number = told, self.orders_number + 1
-        return wire.PoolOrders(
-            number=self.orders_number, run=run, end=end, confirmed=confirmed, is_closing=is_closing
-        )
+        return wire.PoolOrders(number=self.orders_number, run=run, end=end, confirmed=confirmed)
 
     def _order(self, given: Assignment, ready: Mapping[int, wire.AssignmentOrder]) -> wire.AssignmentOrder | None:
         """The whole order only for what it does not run yet: a reply to an agent with many slots stays small."""

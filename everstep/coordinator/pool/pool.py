@@ -9,10 +9,8 @@ After a restart, what runs goes on: agents have time to report again before they
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from everstep import wire
@@ -50,7 +48,7 @@ _TAKEN = 409
 
 
 class Pool:
-    """Implements SlotHolder. `open` it with where trials come from."""
+    """Implements SlotHolder. `load` it first, so that it knows who holds what, then `open` it with the trials."""
 
     def __init__(self, store: Store, *, now: Now, turns: Turns | None = None, lease_s: float = LEASE_S) -> None:
         self._rows, self._now, self._lease_s = PoolStore(store), now, lease_s
@@ -65,12 +63,13 @@ class Pool:
         self._gone: set[tuple[str, str]] = set()
         self._last_number = 0
         self._look_at: float | None = None
-        self._has_changed, self._is_loaded = asyncio.Event(), asyncio.Event()
+        self._has_changed, self._is_open = asyncio.Event(), asyncio.Event()
         self._source: TrialSource | None = None
         self._task: asyncio.Task[None] | None = None
 
     def open(self, source: TrialSource) -> None:
         self._source = source
+        self._is_open.set()
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(die_if_failed)
 
@@ -105,12 +104,12 @@ class Pool:
     # --- for agents -------------------------------------------------------------------------------
 
     async def report(self, pool: str, name: str, message: wire.PoolReport) -> wire.PoolOrders:
-        await self._is_loaded.wait()
+        await self._is_open.wait()
         agent = self._greet(pool, name, message)
-        orders = agent.orders(self._kept, self._ready)
+        orders = agent.orders(self._kept, self._ready, self._ends)
         if orders.number == message.seen:
             await self._bell.wait(min(message.wait_s, LONGEST_HOLD_S), agent.group)
-            orders = agent.orders(self._kept, self._ready)
+            orders = agent.orders(self._kept, self._ready, self._ends)
         return orders
 
     def note_hang_up(self, pool: str, name: str, incarnation: str) -> None:
@@ -122,7 +121,7 @@ class Pool:
 
     async def leave(self, pool: str, name: str, message: wire.AgentLeave) -> None:
         """Nothing runs there any more."""
-        await self._is_loaded.wait()
+        await self._is_open.wait()
         agent = self._agents.get((pool, name))
         if agent is None or agent.incarnation != message.incarnation:
             return
@@ -183,23 +182,16 @@ class Pool:
     # --- the task that decides --------------------------------------------------------------------
 
     async def _run(self) -> None:
-        await self._patiently(self._load)
-        self._is_loaded.set()
         while True:
             await self._wait()
-            await self._patiently(self._advance)
-
-    async def _patiently(self, act: Callable[[], object]) -> None:
-        """Again after a failure of the store: nothing was promised yet."""
-        while True:
             try:
-                await act()  # type: ignore[misc]
-                return
-            except TemporaryError as error:
+                await self._advance()
+            except TemporaryError as error:  # of the store: nothing was promised yet
                 log.warning("pool: trying again: %s", error)
+                self.note_change()
                 await asyncio.sleep(AGAIN_S)
 
-    async def _load(self) -> None:
+    async def load(self) -> None:
         found = await self._rows.load()
         self._last_number = found.last_number
         self._live = {each.number: each for each in found.live}
@@ -215,15 +207,19 @@ class Pool:
             self._agents[key] = agent
         for pool, name in busy - self._agents.keys():
             self._agents[pool, name] = PoolAgent(pool, name, heard_at=heard_at)
-        self._has_changed.set()
+        self.note_change()
 
     async def _wait(self) -> None:
         deadlines = [self._silent_at(each) for each in self._agents.values() if not each.is_lost]
         if self._look_at is not None:
             deadlines.append(self._look_at)
-        timeout_s = max(0.001, min(deadlines) - self._now()) if deadlines else None
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._has_changed.wait(), timeout_s)
+        # Not by wait_for, which may swallow a cancellation.
+        delay_s = max(0.001, min(deadlines) - self._now()) if deadlines else LONGEST_HOLD_S
+        timer = asyncio.get_running_loop().call_later(delay_s, self._has_changed.set)
+        try:
+            await self._has_changed.wait()
+        finally:
+            timer.cancel()
         self._has_changed.clear()
 
     def _silent_at(self, agent: PoolAgent) -> float:
@@ -273,7 +269,9 @@ class Pool:
         decision = decide_assignments(self._candidates(), agents, self._live.values(), self._now())
         self._look_at = decision.look_at
         for parking in decision.park:
-            self._put(replace(self._live[parking.number], state=PARKING, reason=parking.reason))
+            parked = replace(self._live[parking.number], state=PARKING, reason=parking.reason)
+            self._put(parked)
+            self._trials.note_parking(parked.experiment, parked.trial)
         given = [(each.candidate, self._give(each)) for each in decision.give]
         if not (decision.park or given):
             return
@@ -345,7 +343,7 @@ class Pool:
         """Answer the agents whose orders have changed."""
         for agent in self._agents.values():
             before = agent.orders_number
-            if agent.orders(self._kept, self._ready).number != before:
+            if agent.orders(self._kept, self._ready, self._ends).number != before:
                 self._bell.ring_for(agent.group)
 
 

@@ -225,6 +225,8 @@ class Store:
             new = select(JOBS.c.job).where(is_over, JOBS.c.job.not_in(select(ENDED_JOBS.c.job)))
             if rows := [{"job": job, "seen_at": now} for job in connection.scalars(new)]:
                 connection.execute(insert(ENDED_JOBS), rows)
+            again = select(JOBS.c.job).where(~is_over)  # opened again: a trial's
+            connection.execute(delete(ENDED_JOBS).where(ENDED_JOBS.c.job.in_(again)))
             old = select(ENDED_JOBS.c.job).where(ENDED_JOBS.c.seen_at < before).order_by(ENDED_JOBS.c.seen_at)
             return list(connection.scalars(old.limit(limit)))
 

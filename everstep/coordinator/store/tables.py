@@ -76,7 +76,7 @@ BAD_SHARDS = Table(
     TABLES,
     *(_name("job"), _name("dataset"), _key("start"), _number("failures"), _text("reason"), _json("skipped")),
 )
-# `summary`: what a list shows of one that is over. `needs_sweep`: checkpoints that are not kept are still to be deleted.
+# `summary`: what a list shows of one that is over. `needs_sweep`: checkpoints are still to be deleted.
 EXPERIMENTS = Table(
     "experiments",
     TABLES,

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 
 from everstep import wire
 from everstep.coordinator.clock import Clock
+from everstep.coordinator.experiments.checkpoint_records import CheckpointRecords
+from everstep.coordinator.experiments.experiment_calls import ExperimentCalls
+from everstep.coordinator.experiments.experiments import Experiments
+from everstep.coordinator.experiments.trial_calls import TrialCalls
+from everstep.coordinator.experiments.trial_jobs import TrialJobs
 from everstep.coordinator.feed import JobFeed
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.job_band import JobBand
 from everstep.coordinator.job_listing import JobListing
 from everstep.coordinator.job_logs import JobLogs
 from everstep.coordinator.metrics import Metrics
+from everstep.coordinator.pool.pool import Pool
 from everstep.coordinator.retention import DAYS, JobRetention
 from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
@@ -55,8 +61,20 @@ class Service:
         )
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
+        self.pool = Pool(store, now=self._clock.now, turns=self._turns)
+        trial_jobs = TrialJobs(self.create, self.job)
+        self.experiments = Experiments(store, self._reader, trial_jobs, self._turns, self._clock.now)
+        self.trials = TrialCalls(self.experiments)
+        self.checkpoints = CheckpointRecords(store, self.experiments)
+        self.experiment_calls = ExperimentCalls(store, self.experiments, self.checkpoints)
         self._ticking = asyncio.create_task(self._clock.tick())
         self._ticking.add_done_callback(die_if_failed)
+
+    async def start(self) -> None:
+        """Continue what the store holds."""
+        await self.pool.load()
+        await self.experiments.start(self.pool)
+        self.pool.open(self.experiments)
 
     def _note_points(self, news: list[SeriesNews]) -> None:
         """Called by the thread that keeps metrics."""
@@ -67,12 +85,16 @@ class Service:
         """Answer the calls that are held: this process is about to end."""
         self.stream.close()
         self.logs.let_go()
+        self.pool.let_go()
+        self.experiments.let_go()
         for job in self._jobs.values():
             job.let_go()
 
     async def close(self) -> None:
         self._ticking.cancel()
         self.feed.close()
+        await self.pool.close()
+        await self.experiments.close()
         await self.retention.close()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         await self.logs.close()

@@ -133,7 +133,7 @@ class Coordinator(Operations):
         where = f"{method} {url}"
         if self._is_closed:
             raise CoordinatorUnreachable(f"{where}: this client was closed", code="client-closed")
-        content = None if message is None else to_json(message)
+        content = message if message is None or isinstance(message, bytes) else to_json(message)
         timeout = httpx.Timeout(self._answer_s + getattr(message, "wait_s", 0.0), connect=CONNECT_S)
         extensions = {"timeout": timeout.as_dict(), "trace": self._note_socket}
         request = httpx.Request(method, url, headers=self._headers[role], content=content, extensions=extensions)

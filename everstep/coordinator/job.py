@@ -32,6 +32,7 @@ from everstep.coordinator.roster.facts import (
     has_same_facts,
 )
 from everstep.coordinator.roster.health import CUT_S
+from everstep.coordinator.roster.reopening import reopen
 from everstep.coordinator.roster_events import emit_changes
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.signs import LONGEST_WATCH_S, WorkerSigns, report_interval_s
@@ -138,6 +139,9 @@ class CoordinatedJob:
 
     async def stop(self, reason: str) -> None:
         await self._keep(changes.stop(self.roster, reason))
+
+    async def reopen(self, reason: str) -> None:
+        await self._keep(reopen(self.roster, reason, self._now()))
 
     async def reserve(self, request: wire.ReserveWorker) -> wire.ReservedWorker:
         roster, name = changes.reserve(self.roster, request)

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 
 from everstep import wire
 from everstep.coordinator.clock import Clock
+from everstep.coordinator.experiments.checkpoint_records import CheckpointRecords
+from everstep.coordinator.experiments.experiment_calls import ExperimentCalls
+from everstep.coordinator.experiments.experiments import Experiments
+from everstep.coordinator.experiments.trial_calls import TrialCalls
+from everstep.coordinator.experiments.trial_jobs import TrialJobs
 from everstep.coordinator.feed import JobFeed
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.job_band import JobBand
@@ -55,8 +60,17 @@ class Service:
         )
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
+        trial_jobs = TrialJobs(self.create, self.job)
+        self.experiments = Experiments(store, self._reader, trial_jobs, self._turns, self._clock.now)
+        self.trials = TrialCalls(self.experiments)
+        self.checkpoints = CheckpointRecords(store, self.experiments)
+        self.experiment_calls = ExperimentCalls(store, self.experiments, self.checkpoints)
         self._ticking = asyncio.create_task(self._clock.tick())
         self._ticking.add_done_callback(die_if_failed)
+
+    async def start(self) -> None:
+        """Continue what the store holds."""
+        await self.experiments.start()
 
     def _note_points(self, news: list[SeriesNews]) -> None:
         """Called by the thread that keeps metrics."""
@@ -67,12 +81,14 @@ class Service:
         """Answer the calls that are held: this process is about to end."""
         self.stream.close()
         self.logs.let_go()
+        self.experiments.let_go()
         for job in self._jobs.values():
             job.let_go()
 
     async def close(self) -> None:
         self._ticking.cancel()
         self.feed.close()
+        await self.experiments.close()
         await self.retention.close()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         await self.logs.close()

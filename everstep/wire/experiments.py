@@ -200,7 +200,7 @@ class SearchOperations:
 
     after_event: Count
     operations: Annotated[list[dict[str, Any]], Bounds(max_length=10_000)]
-    state: str = ""  # as the program likes, at most 700,000 characters
+    state: Annotated[str, Bounds(max_length=700_000)] = ""  # as the program likes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

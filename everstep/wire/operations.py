@@ -4,8 +4,8 @@
 Parameters that the path names go there, those with a default go into the query, and the one that remains is the body;
 a GET has none: there, the fields of that message go into the query.
 The client inherits these methods. Routing, roles, validation, OpenAPI and the table in docs/protocol.md are made from
-them. The coordinator answers with the function of the same name in `everstep.coordinator.edge.handlers`, or else with
-the method of `everstep.coordinator.job.CoordinatedJob`.
+them. The coordinator answers with the function of the same name in `everstep.coordinator.edge.handlers` or
+`experiment_handlers`, or else with the method of `everstep.coordinator.job.CoordinatedJob`.
 
 To add a call, add a method here and its handler there."""
 
@@ -296,7 +296,6 @@ class Operations:
     def logs(self, request: wire.LogsRequest) -> wire.LogsView:
         """Get matching lines after `cursor` (`next`), held if none; with `tail`, those before it (`previous`)."""
 
-
     # --- experiments ------------------------------------------------------------------------------
 
     @operation("PUT", "/v1/code/{digest}", USER)
@@ -374,7 +373,7 @@ class Operations:
         """List the checkpoints of an experiment; `sort`: trial, or metric for the best first."""
 
     @operation("GET", "/v1/checkpoints/{uuid}", READ_ONLY)
-    def checkpoint(self, uuid: PathName) -> wire.CheckpointView:
+    def checkpoint(self, uuid: PathName) -> wire.SavedCheckpoint:
         """Find a checkpoint of any job by its UUID."""
 
     @operation("POST", f"{_JOB}/checkpoints", WORKER)
@@ -420,7 +419,9 @@ def markdown(operations: Iterable[Operation] = OPERATIONS) -> str:
 
 
 def _arrow(each: Operation) -> str:
-    sent = [f"`{each.request.__name__}`"] if each.request else [f"`?{name}=`" for name in each.in_query]
+    sent = [f"`?{name}=`" for name in each.in_query]
+    if each.request:
+        sent = ["gzip" if each.request is bytes else f"`{each.request.__name__}`"]
     kind = get_origin(each.reply) or each.reply
     reply = {bytes: "gzip", dict: "JSON", type(None): ""}.get(kind, f"`{kind.__name__}`")
     return " ".join([*sent, *(["→", reply] if reply else [])])

@@ -74,7 +74,7 @@ class CheckpointReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointView:
+class SavedCheckpoint:
     uuid: str
     uri: str
     step: int
@@ -90,5 +90,5 @@ class CheckpointView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointList:
-    checkpoints: list[CheckpointView]
+    checkpoints: list[SavedCheckpoint]
     num_found: int

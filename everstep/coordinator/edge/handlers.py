@@ -5,7 +5,6 @@ A reply is a message, JSON as bytes, or a response of Starlette's."""
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,11 @@ from typing import Any
 from starlette.responses import FileResponse
 
 from everstep import wire
+from everstep.coordinator.edge.code_folder import code_path
 from everstep.coordinator.edge.connection import WHEN_LOST
 from everstep.coordinator.edge.guard import TOKEN, Scope
 from everstep.coordinator.edge.openapi import document
 from everstep.coordinator.job import CoordinatedJob
-from everstep.coordinator.roster.facts import SHA256
 from everstep.coordinator.service import Service
 from everstep.errors import UNKNOWN, Refused
 from everstep.page.sessions import CODE_S, Sessions
@@ -48,7 +47,7 @@ async def openapi(_call: HttpCall) -> dict[str, Any]:
 
 
 async def code(call: HttpCall, digest: str) -> FileResponse:
-    path = call.code / f"code-{digest}.tar.gz" if call.code is not None and re.fullmatch(SHA256, digest) else None
+    path = code_path(call.code, digest)
     if path is None or not path.is_file():
         raise Refused(f"there is no code {digest[:64]}", status=UNKNOWN, code="code-unknown")
     return FileResponse(path, media_type="application/gzip")

@@ -42,6 +42,7 @@ from everstep.coordinator.store.mark_rows import load_past, mark_rows
 from everstep.coordinator.store.migrate import bring_up_to_date
 from everstep.coordinator.store.tables import (
     BAD_SHARDS,
+    CHECKPOINTS,
     DATASETS,
     ENDED_JOBS,
     GENERATIONS,
@@ -167,6 +168,15 @@ class Store:
         with reading(self._engine, self.epoch) as connection:
             return query(connection)
 
+    async def write(self, change: Callable[[Connection], T]) -> T:
+        """In one transaction, by the store's thread."""
+
+        def write() -> T:
+            with self._writing() as connection:
+                return change(connection)
+
+        return await self.in_thread(write)
+
     def save(self, before: Roster | None, after: Roster, marks: Sequence[Mark] = ()) -> None:
         """Write what differs, with the marks that it leaves on the band of workers."""
         with self._writing() as connection:
@@ -215,12 +225,14 @@ class Store:
             new = select(JOBS.c.job).where(is_over, JOBS.c.job.not_in(select(ENDED_JOBS.c.job)))
             if rows := [{"job": job, "seen_at": now} for job in connection.scalars(new)]:
                 connection.execute(insert(ENDED_JOBS), rows)
+            again = select(JOBS.c.job).where(~is_over)  # opened again: a trial's
+            connection.execute(delete(ENDED_JOBS).where(ENDED_JOBS.c.job.in_(again)))
             old = select(ENDED_JOBS.c.job).where(ENDED_JOBS.c.seen_at < before).order_by(ENDED_JOBS.c.seen_at)
             return list(connection.scalars(old.limit(limit)))
 
     def drop(self, job: str) -> None:
-        """Remove all rows of a job."""
-        tables = [each for each in TABLES.sorted_tables if "job" in each.columns]
+        """Remove all rows of a job. Its checkpoints are found by their UUIDs for as long as they exist."""
+        tables = [each for each in TABLES.sorted_tables if "job" in each.columns and each is not CHECKPOINTS]
         with self._writing() as connection:
             for table in (*tables, ENDED_JOBS):
                 connection.execute(delete(table).where(table.c.job == job))

@@ -1,0 +1,1 @@
+"""Experiments: states, trials, searches as folds over events, and the records of checkpoints."""

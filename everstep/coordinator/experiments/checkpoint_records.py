@@ -1,0 +1,89 @@
+"""The checkpoints of all jobs by UUID: where they are, how good they are, and of which trial."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+from everstep import wire
+from everstep.coordinator.experiments.experiments import Experiments
+from everstep.coordinator.experiments.facts import DELETED, Checkpoint
+from everstep.coordinator.experiments.retention import best_first
+from everstep.coordinator.experiments.trial_calls import trial_key
+from everstep.coordinator.experiments.views import checkpoint_view
+from everstep.coordinator.store.experiment_rows import (
+    Changes,
+    read_checkpoint,
+    read_checkpoints,
+    read_trial_key,
+    write_changes,
+)
+from everstep.coordinator.store.store import Store
+from everstep.errors import UNKNOWN, Refused
+
+
+class CheckpointRecords:
+    def __init__(self, store: Store, experiments: Experiments) -> None:
+        self._store, self._experiments, self._reader = store, experiments, experiments.reader
+
+    async def report(self, job: str, message: wire.CheckpointReport) -> None:
+        known = await self._reader.read(lambda connection: read_checkpoint(connection, message.uuid))
+        if known is not None and known.job != job:
+            raise Refused(f"checkpoint {message.uuid} is of job {known.job}, not {job}", code="checkpoint-of-another")
+        experiment, trial = trial_key(job) or (0, 0)
+        given = {name: getattr(message, name) for name in asdict(message)}
+        made = Checkpoint(job=job, experiment=experiment, trial=trial, metric=None, created_at=time.time(), **given)
+        if known is not None:
+            made = replace(made, created_at=known.created_at, metric=known.metric, state=known.state)
+        live = await self._experiments.find(experiment) if experiment else None
+        if live is None or trial not in live.trials:
+            await self._store.write(lambda connection: write_changes(connection, Changes(checkpoints=[made])))
+            return
+        async with live.lock:
+            if made.metric is None:
+                made = replace(made, metric=message.metrics.get(live.config.metric, live.metric_at(trial, made.step)))
+            changed = live.with_checkpoint(live.trials[trial], made)
+            await self._experiments.commit(live, changed=[changed], checkpoints=[made])
+
+    async def view(self, uuid: str) -> wire.SavedCheckpoint:
+        return checkpoint_view(await self._find(uuid))
+
+    async def of_experiment(self, number: int, start: int, limit: int, sort: str) -> wire.CheckpointList:
+        facts = await self._experiments.facts(number)
+        found = await self._reader.read(lambda connection: read_checkpoints(connection, number))
+        if sort == "metric":
+            smaller = bool(facts.spec.searcher.get("smaller_is_better", True))
+            best = best_first(found, smaller_is_better=smaller)
+            found = [*best, *(each for each in found if each.metric is None)]
+        views = [checkpoint_view(each) for each in found[start : start + limit]]
+        return wire.CheckpointList(checkpoints=views, num_found=len(found))
+
+    async def warm_start(self, spec: wire.ExperimentSpec) -> dict[str, Any]:
+        """The checkpoint that all trials begin with."""
+        uuid = spec.source_checkpoint_uuid
+        if spec.source_trial_id and not uuid:
+            uuid = await self._latest_of(spec.source_trial_id)
+        if not uuid:
+            return {}
+        found = await self._find(uuid)
+        if found.state == DELETED:
+            raise Refused(f"checkpoint {uuid} was deleted: choose another", code="checkpoint-deleted")
+        return {"uuid": uuid, "uri": found.uri, "step": found.step}
+
+    async def _latest_of(self, trial_id: int) -> str:
+        key = await self._reader.read(lambda connection: read_trial_key(connection, trial_id))
+        if key is None:
+            text = f"source_trial_id: there is no trial with the ID {trial_id}"
+            raise Refused(text, status=UNKNOWN, code="trial-unknown")
+        saved = await self._reader.read(lambda connection: read_checkpoints(connection, *key))
+        there = [each for each in saved if each.state != DELETED]
+        if not there:
+            raise Refused(f"source_trial_id: trial {trial_id} has no checkpoint", code="checkpoint-missing")
+        return there[-1].uuid
+
+    async def _find(self, uuid: str) -> Checkpoint:
+        found = await self._reader.read(lambda connection: read_checkpoint(connection, uuid))
+        if found is None:
+            raise Refused(f"there is no checkpoint {uuid[:64]}", status=UNKNOWN, code="checkpoint-unknown")
+        return found

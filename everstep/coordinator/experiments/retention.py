@@ -1,0 +1,44 @@
+"""Which checkpoints of an experiment that is over are deleted. Pure.
+
+Kept is the union of: the best of the experiment, the best of each trial, the latest of each trial. Those without a
+validation count only for the latest. Those that an active experiment begins with are never deleted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from everstep import wire
+from everstep.coordinator.experiments.facts import DELETED, Checkpoint
+from everstep.search.events import finite
+
+
+def best_first(checkpoints: Sequence[Checkpoint], *, smaller_is_better: bool) -> list[Checkpoint]:
+    """Those with a validation; metrics that are not finite come last, ties go to the lower trial and step."""
+
+    def rank(each: Checkpoint) -> tuple[bool, float, int, int]:
+        metric = finite(float(each.metric or 0.0))
+        return (metric is None, (metric or 0.0) * (1 if smaller_is_better else -1), each.trial, each.step)
+
+    return sorted((each for each in checkpoints if each.metric is not None), key=rank)
+
+
+def decide_deletion(
+    checkpoints: Sequence[Checkpoint],
+    kept: wire.CheckpointsKept,
+    *,
+    smaller_is_better: bool,
+    used: Collection[str] = (),
+) -> list[str]:
+    """UUIDs. `used`: of those that other experiments need."""
+    there = [each for each in checkpoints if each.state != DELETED]
+    best = best_first(there, smaller_is_better=smaller_is_better)
+    keep = {each.uuid for each in best[: kept.experiment_best]} | set(used)
+    best_of, latest_of = defaultdict[int, list[Checkpoint]](list), defaultdict[int, list[Checkpoint]](list)
+    for each in best:
+        best_of[each.trial].append(each)
+    for each in sorted(there, key=lambda each: (each.generation, each.step), reverse=True):
+        latest_of[each.trial].append(each)
+    for few, of_trials in ((kept.trial_best, best_of), (kept.trial_latest, latest_of)):
+        keep.update(each.uuid for some in of_trials.values() for each in some[:few])
+    return [each.uuid for each in there if each.uuid not in keep]

@@ -1,0 +1,98 @@
+"""Which change of an experiment's state is allowed, and why not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from everstep import wire
+from everstep.coordinator.experiments.facts import DELETED, STOPPING
+from everstep.errors import CONFLICT, Refused
+
+# By action: the states it is for, and the state that follows. Archiving changes no state.
+_FROM: Mapping[str, tuple[str, ...]] = {
+    "pause": (wire.ACTIVE,),
+    "activate": (wire.PAUSED,),
+    "cancel": (wire.ACTIVE, wire.PAUSED),
+    "kill": (wire.ACTIVE, wire.PAUSED, wire.STOPPING_COMPLETED, wire.STOPPING_CANCELED, wire.STOPPING_ERROR),
+    "archive": wire.ENDED,
+    "unarchive": wire.ENDED,
+    "delete": wire.ENDED,
+}
+_TO = {
+    "pause": wire.PAUSED,
+    "activate": wire.ACTIVE,
+    "cancel": wire.STOPPING_CANCELED,
+    "kill": wire.STOPPING_KILLED,
+    "delete": DELETED,
+}
+_DONE: Mapping[str, tuple[str, ...]] = {  # the action was done before
+    "pause": (wire.PAUSED,),
+    "activate": (wire.ACTIVE,),
+    "cancel": (wire.STOPPING_CANCELED, wire.STOPPING_KILLED, wire.CANCELED),
+    "kill": (wire.STOPPING_KILLED, wire.CANCELED),
+    "delete": (DELETED,),
+}
+_PAST = {
+    "pause": "paused",
+    "activate": "activated",
+    "cancel": "canceled; trials save first",
+    "kill": "killed",
+    "archive": "archived",
+    "unarchive": "unarchived",
+    "delete": "deleted",
+}
+_FINAL = {
+    wire.STOPPING_COMPLETED: wire.COMPLETED,
+    wire.STOPPING_CANCELED: wire.CANCELED,
+    wire.STOPPING_KILLED: wire.CANCELED,
+    wire.STOPPING_ERROR: wire.ERROR,
+}
+_STOPPING = {
+    wire.COMPLETED: wire.STOPPING_COMPLETED,
+    wire.CANCELED: wire.STOPPING_CANCELED,
+    wire.ERROR: wire.STOPPING_ERROR,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateChange:
+    state: str
+    is_archived: bool
+    reason: str
+
+
+def decide_action(
+    number: int, state: str, *, is_archived: bool, action: str, why: str, num_open: int
+) -> StateChange | None:
+    """None: it was done before. `num_open`: trials that are not over."""
+    if state in _DONE.get(action, ()) or (action == "archive" and is_archived and state in wire.ENDED):
+        return None
+    if action == "unarchive" and not is_archived and state in wire.ENDED:
+        return None
+    if state not in _FROM[action]:
+        text = f"cannot {action} experiment {number}: it is {state}, and {num_open} trials are not over"
+        raise Refused(f"{text}; {_hint(state, action)}", status=CONFLICT, code="experiment-transition")
+    reason = _PAST[action] + (f": {why}" if why else "")
+    archived = {"archive": True, "unarchive": False}.get(action, is_archived)
+    return StateChange(state=_TO.get(action, state), is_archived=archived, reason=reason)
+
+
+def _hint(state: str, action: str) -> str:
+    if state == DELETED:
+        return "it was deleted"
+    if state in wire.ENDED:
+        return "it is over: archive, unarchive, delete or fork it"
+    if action in ("archive", "unarchive", "delete"):
+        return "wait until it is over, or cancel or kill it"
+    return "wait until it is over, or kill it" if state in STOPPING else f"{action} is for {', '.join(_FROM[action])}"
+
+
+def final_state(state: str) -> str:
+    """Of a stopping one, once all trials are over."""
+    return _FINAL[state]
+
+
+def ending_state(final: str, num_open: int) -> str:
+    """Of one whose search is over."""
+    return _STOPPING[final] if num_open else final

@@ -1,0 +1,177 @@
+"""Rows of experiments, trials, search events and checkpoints: written in the caller's transaction, read as values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Table, delete, func, select, update
+
+from everstep import wire
+from everstep.coordinator.experiments.facts import DELETED, LIVE, Checkpoint, Experiment, Trial
+from everstep.coordinator.store.tables import CHECKPOINTS, EXPERIMENTS, SEARCH_EVENTS, TRIALS
+from everstep.storage.database import upsert
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventRow:
+    """An event of a search, with the operations that followed."""
+
+    experiment: int
+    number: int
+    time: float
+    event: dict[str, Any]
+    operations: list[dict[str, Any]]
+    batches: int = 0
+    digest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changes:
+    """What one transaction writes."""
+
+    experiment: Experiment | None = None
+    trials: Sequence[Trial] = ()
+    event: EventRow | None = None
+    checkpoints: Sequence[Checkpoint] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """An experiment that is not over, with all that its memory is made from."""
+
+    experiment: Experiment
+    trials: list[Trial]
+    events: list[EventRow]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beginning:
+    """What a coordinator that starts must know."""
+
+    live: list[int]
+    unswept: list[int]
+    last_experiment: int = 0
+    last_trial_id: int = 0
+    warm: dict[int, str] = field(default_factory=dict)
+
+
+def write_changes(connection: Connection, changes: Changes) -> None:
+    if changes.experiment is not None:
+        upsert(connection, EXPERIMENTS, [_experiment_row(changes.experiment)])
+    upsert(connection, TRIALS, [_plain(each) for each in changes.trials])
+    if changes.event is not None:
+        upsert(connection, SEARCH_EVENTS, [_plain(changes.event)])
+    upsert(connection, CHECKPOINTS, [_plain(each) for each in changes.checkpoints])
+
+
+def read_beginning(connection: Connection) -> Beginning:
+    columns = EXPERIMENTS.c
+    live = connection.scalars(select(columns.number).where(columns.state.in_(LIVE)).order_by(columns.number))
+    unswept = select(columns.number).where(columns.needs_sweep, columns.state.not_in(LIVE)).order_by(columns.number)
+    return Beginning(
+        live=list(live),
+        unswept=list(connection.scalars(unswept)),
+        last_experiment=connection.scalar(select(func.max(columns.number))) or 0,
+        last_trial_id=connection.scalar(select(func.max(TRIALS.c.trial_id))) or 0,
+    )
+
+
+def read_live(connection: Connection, number: int) -> Loaded | None:
+    experiment = read_experiment(connection, number)
+    if experiment is None:
+        return None
+    return Loaded(
+        experiment=experiment,
+        trials=read_trials(connection, number),
+        events=read_events(connection, number, 0),
+    )
+
+
+def read_experiment(connection: Connection, number: int) -> Experiment | None:
+    rows = _rows(connection, EXPERIMENTS, EXPERIMENTS.c.number == number)
+    return _experiment(rows[0]) if rows else None
+
+
+def read_request(connection: Connection, request: str) -> int | None:
+    """The experiment that this request created."""
+    return connection.scalar(select(EXPERIMENTS.c.number).where(EXPERIMENTS.c.request == request))
+
+
+def read_experiments(connection: Connection) -> list[Experiment]:
+    """All but deleted ones, newest first."""
+    rows = _rows(connection, EXPERIMENTS, EXPERIMENTS.c.state != DELETED)
+    return [_experiment(row) for row in reversed(rows)]
+
+
+def read_trials(connection: Connection, experiment: int) -> list[Trial]:
+    return [Trial(**row) for row in _rows(connection, TRIALS, TRIALS.c.experiment == experiment)]
+
+
+def read_trial_key(connection: Connection, trial_id: int) -> tuple[int, int] | None:
+    """Experiment and number."""
+    columns = TRIALS.c
+    row = connection.execute(select(columns.experiment, columns.number).where(columns.trial_id == trial_id)).first()
+    return None if row is None else (row[0], row[1])
+
+
+def read_events(connection: Connection, experiment: int, after: int, limit: int | None = None) -> list[EventRow]:
+    columns = SEARCH_EVENTS.c
+    rows = _rows(connection, SEARCH_EVENTS, (columns.experiment == experiment) & (columns.number > after), limit)
+    return [EventRow(**row) for row in rows]
+
+
+def read_checkpoint(connection: Connection, uuid: str) -> Checkpoint | None:
+    rows = _rows(connection, CHECKPOINTS, CHECKPOINTS.c.uuid == uuid)
+    return Checkpoint(**rows[0]) if rows else None
+
+
+def read_checkpoints(connection: Connection, experiment: int, trial: int | None = None) -> list[Checkpoint]:
+    columns = CHECKPOINTS.c
+    is_wanted = columns.experiment == experiment
+    rows = _rows(connection, CHECKPOINTS, is_wanted if trial is None else is_wanted & (columns.trial == trial))
+    return sorted((Checkpoint(**row) for row in rows), key=lambda each: (each.trial, each.generation, each.step))
+
+
+def mark_deleted(connection: Connection, uuids: Iterable[str]) -> None:
+    for uuid in uuids:
+        connection.execute(update(CHECKPOINTS).where(CHECKPOINTS.c.uuid == uuid).values(state=DELETED))
+
+
+def forget_events(connection: Connection, experiment: int) -> None:
+    """Of one that is deleted. Its trials stay: their numbers are not used again."""
+    connection.execute(delete(SEARCH_EVENTS).where(SEARCH_EVENTS.c.experiment == experiment))
+
+
+# --- rows ---
+
+
+def _plain(value: Trial | EventRow | Checkpoint) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def _experiment_row(experiment: Experiment) -> dict[str, Any]:
+    row = {name: getattr(experiment, name) for name in experiment.__dataclass_fields__}
+    lists = {"labels": list(experiment.labels), "warm_start": dict(experiment.warm_start)}
+    return {**row, **lists, "spec": asdict(experiment.spec), "kept": asdict(experiment.kept)}
+
+
+def _experiment(row: dict[str, Any]) -> Experiment:
+    values = {
+        "labels": tuple(row["labels"]),
+        "spec": wire.from_json(wire.ExperimentSpec, row["spec"]),
+        "kept": wire.CheckpointsKept(**row["kept"]),
+    }
+    return Experiment(**{**row, **values})
+
+
+def _rows(connection: Connection, table: Table, where: Any, limit: int | None = None) -> list[dict[str, Any]]:
+    """In the order of their keys."""
+    query = select(table).where(where).order_by(*table.primary_key).limit(limit)
+    names = [(each.name, "is_json" in each.info) for each in table.columns]
+    return [
+        {name: json.loads(value) if is_json else value for (name, is_json), value in zip(names, row, strict=True)}
+        for row in connection.execute(query)
+    ]

@@ -38,26 +38,26 @@ class DownloadMode(enum.Enum):
     MASTER = "master"
 
 
-class Checkpoint(str):
+class CheckpointPath(str):
     """The path of a local folder with `code/` and `checkpoint.json`, and which checkpoint it belongs to."""
 
     uuid: str
     uri: str
     step: int
 
-    def __new__(cls, path: str | os.PathLike[str], *, uuid: str, uri: str, step: int) -> Checkpoint:
+    def __new__(cls, path: str | os.PathLike[str], *, uuid: str, uri: str, step: int) -> CheckpointPath:
         self = super().__new__(cls, os.fspath(path))
         self.uuid, self.uri, self.step = uuid, uri, step
         return self
 
     def download(
         self, path: str | os.PathLike[str] | None = None, mode: DownloadMode = DownloadMode.AUTO
-    ) -> Checkpoint:
+    ) -> CheckpointPath:
         """The folder with code and state: this one, or with a `path`, a copy there. `Checkpointer(folder).load(step)`
         and `load_trial_from_checkpoint_path(folder)` need nothing else."""
         if path is not None:
             shutil.copytree(self, path, dirs_exist_ok=True)
-        target = self if path is None else Checkpoint(path, uuid=self.uuid, uri=self.uri, step=self.step)
+        target = self if path is None else CheckpointPath(path, uuid=self.uuid, uri=self.uri, step=self.step)
         with contextlib.closing(open_storage(self.uri)) as storage:
             fetch_state(storage, index.newest_of_step(storage, self.step, self.uuid), Path(target))
         return target
@@ -83,7 +83,7 @@ class Checkpoint(str):
         return {} if known is None else dict(known.metrics)
 
 
-def get_checkpoint(uuid: str) -> Checkpoint:
+def get_checkpoint(uuid: str) -> CheckpointPath:
     """The checkpoint with that uuid, which the training prints; NoCheckpoint if it is unknown or was deleted."""
     uuid = index.check_uuid(uuid)
     uri, step = _find(uuid)
@@ -94,7 +94,7 @@ def get_checkpoint(uuid: str) -> Checkpoint:
         folder = env.home() / "cache" / uuid
         if description(folder) != wanted:
             _create(folder, wanted, storage, manifest.code)
-    return Checkpoint(folder, uuid=uuid, uri=uri, step=step)
+    return CheckpointPath(folder, uuid=uuid, uri=uri, step=step)
 
 
 def _find(uuid: str) -> tuple[str, int]:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from everstep import env
-from everstep.experimental.checkpoint import Checkpoint, CheckpointState, DownloadMode, get_checkpoint
+from everstep.experimental.checkpoint import CheckpointPath, CheckpointState, DownloadMode, get_checkpoint
 from everstep.experimental.experiment import Experiment, ExperimentState
 from everstep.experimental.session import CURRENT
 from everstep.experimental.trial import Trial, TrialMetrics, TrialState
 from everstep.jobs import experiments
 
-CheckpointPath = Checkpoint
+Checkpoint = CheckpointPath  # Determined's name
 
 __all__ = [
     "Checkpoint",

@@ -10,7 +10,7 @@ from typing import Any
 
 from everstep import wire
 from everstep.errors import UsageError
-from everstep.experimental.checkpoint import Checkpoint, get_checkpoint
+from everstep.experimental.checkpoint import CheckpointPath, get_checkpoint
 from everstep.experimental.trial import Trial, top_of
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
@@ -136,7 +136,7 @@ class Experiment:
         *,
         smaller_is_better: bool | None = None,
         max_results: int | None = None,
-    ) -> list[Checkpoint]:
+    ) -> list[CheckpointPath]:
         """Those that still exist, best first; `sort_by`: by another metric than the searcher's."""
         is_smaller = self.view.smaller_is_better if smaller_is_better is None else smaller_is_better
         found = experiments.all_checkpoints(self._link, self.id)
@@ -145,7 +145,7 @@ class Experiment:
         )
         return [get_checkpoint(each.uuid) for each in best]
 
-    def top_checkpoint(self, sort_by: str | None = None, smaller_is_better: bool | None = None) -> Checkpoint:
+    def top_checkpoint(self, sort_by: str | None = None, smaller_is_better: bool | None = None) -> CheckpointPath:
         """The best one; `sort_by`: by another metric than the searcher's."""
         found = experiments.all_checkpoints(self._link, self.id)
         return top_of(found, self.view, sort_by, smaller_is_better, f"experiment {self.id}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from everstep import wire
 from everstep.client.calls import Coordinator
-from everstep.experimental.checkpoint import Checkpoint, get_checkpoint
+from everstep.experimental.checkpoint import CheckpointPath, get_checkpoint
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.jobs.job_log import JobLog
@@ -122,12 +122,12 @@ class Trial:
                 for step in sorted(by_step):
                     yield TrialMetrics(trial_id=self.id, group=name, steps_completed=step, metrics=by_step[step])
 
-    def list_checkpoints(self) -> list[Checkpoint]:
+    def list_checkpoints(self) -> list[CheckpointPath]:
         """Those that still exist, newest first."""
         found = [each for each in self._checkpoints() if each.state == COMPLETED]
         return [get_checkpoint(each.uuid) for each in sorted(found, key=lambda each: -each.step)]
 
-    def top_checkpoint(self, sort_by: str | None = None, smaller_is_better: bool | None = None) -> Checkpoint:
+    def top_checkpoint(self, sort_by: str | None = None, smaller_is_better: bool | None = None) -> CheckpointPath:
         """The best one; `sort_by`: by another metric than the searcher's."""
         view = self._link(lambda coordinator: coordinator.experiment(self.experiment_id))
         return top_of(self._checkpoints(), view, sort_by, smaller_is_better, f"trial {self.id}")
@@ -143,7 +143,7 @@ def top_of(
     sort_by: str | None,
     smaller_is_better: bool | None,
     whose: str,
-) -> Checkpoint:
+) -> CheckpointPath:
     from everstep.errors import NoCheckpoint
 
     is_smaller = view.smaller_is_better if smaller_is_better is None else smaller_is_better

@@ -16,11 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from everstep import wire
 from everstep.cli.main import main
 from everstep.coordinator.edge import handlers
 from everstep.coordinator.edge.handlers import HttpCall
 from everstep.coordinator.job import CoordinatedJob
+from everstep.errors import Refused
 from everstep.testing import Cluster
 from everstep.wire.operations import OPERATIONS
 from everstep.wire.trials import (
@@ -69,7 +69,8 @@ async def report_result(call: HttpCall, message: TrialResult) -> TrialKept:
     length = max(each["length"] for each in _lines(_folder(), "results"))
     targets = _targets(_folder())
     number = sum(1 for wish, until in targets if wish == "train" and until is not None and until <= length)
-    return TrialKept(number=number + 1, wish=targets[number][0] if len(targets) > number else "wait")
+    is_known = len(targets) > number
+    return TrialKept(number=number + is_known, wish=targets[number][0] if is_known else "wait")
 
 
 async def report_checkpoint(call: HttpCall, message: CheckpointReport) -> None:
@@ -81,13 +82,7 @@ async def end_trial(call: HttpCall, message: TrialEnd) -> None:
 
 
 async def _unknown(*_values: Any, **_more: Any) -> None:
-    raise wire_refused()
-
-
-def wire_refused() -> Exception:
-    from everstep.errors import Refused
-
-    return Refused("this coordinator has no experiments", code="no-experiments")
+    raise Refused("this coordinator has no experiments", code="no-experiments")
 
 
 class SearchStage(Stage):

@@ -230,7 +230,7 @@ def _news(old: wire.TrialView | None, new: wire.TrialView, facts: ExperimentFact
 # --- the end ----------------------------------------------------------------------------------------
 
 
-def ending(facts: ExperimentFacts, checkpoint: wire.CheckpointView | None) -> list[str]:
+def ending(facts: ExperimentFacts, checkpoint: wire.SavedCheckpoint | None) -> list[str]:
     """The winner, and how to load it."""
     view = facts.view
     batches = sum(each.batches for each in facts.trials)
@@ -248,7 +248,7 @@ def ending(facts: ExperimentFacts, checkpoint: wire.CheckpointView | None) -> li
     return [printable(each) for each in lines]
 
 
-def _loading(uuid: str, checkpoint: wire.CheckpointView | None) -> Iterator[str]:
+def _loading(uuid: str, checkpoint: wire.SavedCheckpoint | None) -> Iterator[str]:
     if not uuid:
         yield "it saved no checkpoint"
         return

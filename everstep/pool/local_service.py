@@ -200,9 +200,12 @@ def serve_local(folder: Path, say: Say) -> int:
         with asked_to_end() as asked:
             private_directory(files.coordinator.directory)
             port = earlier_port(files.coordinator)
-            with LocalCoordinator(files.coordinator, say=say, port=port) as coordinator:
-                with LocalAgent(files, coordinator.url, say), _ending(files) as may_end:
-                    _stay(asked, may_end, IdleWatch(files, coordinator.url))
+            with (
+                _ending(files) as may_end,
+                LocalCoordinator(files.coordinator, say=say, port=port) as coordinator,
+                LocalAgent(files, coordinator.url, say),
+            ):
+                _stay(asked, may_end, IdleWatch(files, coordinator.url))
             files.pid.unlink(missing_ok=True)
     return 0
 

@@ -113,6 +113,11 @@ TRIAL = _variable(
     "JSON text about the trial of an experiment: its number, ID, and seed, and the searcher's metric. Its presence means "
     "that lengths come from the searcher",
 )
+LOCAL_SLOTS = _variable(
+    "LOCAL_SLOTS",
+    "`auto`: one per GPU, otherwise one per CPU",
+    "Number of trials that the local service runs at once; read when it is started",
+)
 LOCAL_IDLE = _variable(
     "LOCAL_IDLE_S",
     "`60`",

@@ -1,8 +1,8 @@
 """A coordinator whose search is a list that the test writes: for stories about the worker's side of a trial.
 
-Everything but the calls of a trial is the real coordinator. `targets.json` in SEARCH_FOLDER is a list of [wish, length];
-the target with number n is its nth. Behind the last one the search waits, until the test writes more. What a trial
-reports is in `results.jsonl`, `checkpoints.jsonl` and `ends.jsonl`.
+Everything but the calls of a trial is the real coordinator. `targets.json` in SEARCH_FOLDER is a list of [wish,
+length]; the target with number n is its nth. Behind the last one the search waits, until the test writes more. What a
+trial reports is in `results.jsonl`, `checkpoints.jsonl` and `ends.jsonl`.
 
     python -u -m lab.scripted_search serve …        # as `python -u -m everstep serve …`"""
 
@@ -16,11 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from everstep import wire
 from everstep.cli.main import main
 from everstep.coordinator.edge import handlers
 from everstep.coordinator.edge.handlers import HttpCall
 from everstep.coordinator.job import CoordinatedJob
+from everstep.errors import Refused
 from everstep.testing import Cluster
 from everstep.wire.operations import OPERATIONS
 from everstep.wire.trials import (
@@ -69,7 +69,8 @@ async def report_result(call: HttpCall, message: TrialResult) -> TrialKept:
     length = max(each["length"] for each in _lines(_folder(), "results"))
     targets = _targets(_folder())
     number = sum(1 for wish, until in targets if wish == "train" and until is not None and until <= length)
-    return TrialKept(number=number + 1, wish=targets[number][0] if len(targets) > number else "wait")
+    is_known = len(targets) > number
+    return TrialKept(number=number + is_known, wish=targets[number][0] if is_known else "wait")
 
 
 async def report_checkpoint(call: HttpCall, message: CheckpointReport) -> None:
@@ -81,19 +82,15 @@ async def end_trial(call: HttpCall, message: TrialEnd) -> None:
 
 
 async def _unknown(*_values: Any, **_more: Any) -> None:
-    raise wire_refused()
-
-
-def wire_refused() -> Exception:
-    from everstep.errors import Refused
-
-    return Refused("this coordinator has no experiments", code="no-experiments")
+    raise Refused("this coordinator has no experiments", code="no-experiments")
 
 
 class SearchStage(Stage):
     """A trial whose search the test writes."""
 
-    def __init__(self, *args: object, targets: list[list[Any]], trial: dict[str, Any] | None = None, **given: Any) -> None:
+    def __init__(
+        self, *args: object, targets: list[list[Any]], trial: dict[str, Any] | None = None, **given: Any
+    ) -> None:
         super().__init__(*args, **given)
         facts = {"experiment": 1, "trial": 1, "trial_id": 11, "seed": 5, "metric": "loss", "unit": "batches"}
         home = given.get("env", {}).get("EVERSTEP_HOME") or str(self.directory / "home")

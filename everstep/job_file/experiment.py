@@ -1,7 +1,8 @@
 """Reads an experiment's file, Determined's or ours: what the coordinator needs in order to run its trials.
 
 The caller adds what the file does not say: the request, and the code. Changes (`--config`) are made to the file as it
-is, before it is read; the text that is kept has them, so that it can be read again. Secrets do not leave this machine: neither their values nor the lines that hold them."""
+is, before it is read; the text that is kept has them, so that it can be read again. Secrets do not leave this machine:
+neither their values nor the lines that hold them."""
 
 from __future__ import annotations
 

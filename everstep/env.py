@@ -107,6 +107,17 @@ EXPERIMENT = _variable(
     "JSON file with the content of the job file: `hyperparameters`, `searcher`, `name`, … Passed to workers; "
     "`everstep.get_cluster_info()` reads it",
 )
+TRIAL = _variable(
+    "TRIAL",
+    "set by a pool's node",
+    "The [trial](experiments.md) that a worker trains, as JSON: `experiment`, `trial`, `trial_id`, `seed`, `metric`, "
+    "`unit`, `smaller_is_better`, `warm_start`, … With it, lengths come from the search",
+)
+LOCAL_IDLE = _variable(
+    "LOCAL_IDLE_S",
+    "`60`",
+    "Number of seconds after which the local service ends if no experiment is active and no command uses it",
+)
 HOME = _variable(
     "HOME",
     "`~/.local/share/everstep`",
@@ -152,6 +163,7 @@ LEVELS = _variable(
     "levels are off for one worker, they are off for all (for comparisons)",
 )
 SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have already run")
+DET_MASTER = "DET_MASTER"  # Determined's name for the coordinator's URL, which `everstep experiment` reads too
 
 
 # --- the environment as a whole -------------------------------------------------------------------
@@ -266,6 +278,10 @@ def is_one_node() -> bool:
 
 def coordinator_deadline_s() -> float:
     return float(os.environ.get(COORDINATOR_DEADLINE, "600"))
+
+
+def local_idle_s() -> float:
+    return float(os.environ.get(LOCAL_IDLE) or "60")
 
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"

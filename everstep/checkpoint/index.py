@@ -16,6 +16,7 @@ from everstep.checkpoint import catalog
 from everstep.checkpoint.policy import Found
 from everstep.checkpoint.strict_json import parse, parse_json
 from everstep.errors import NoCheckpoint, UsageError
+from everstep.record.trial import current_trial, trial_key
 from everstep.storage import private_file
 from everstep.storage.base import Storage, full_uri, open_storage
 
@@ -114,6 +115,7 @@ def _path(uuid: str) -> Path:
 
 
 def _path_of_job(job: str) -> Path:
-    # With the directory: another script elsewhere may have the same --job.
-    name = uuids.uuid5(uuids.NAMESPACE_URL, f"{Path.cwd()}#{job}")
+    # With the directory: another script elsewhere may have the same --job. A trial of a search may be anywhere.
+    trial = current_trial()
+    name = uuids.uuid5(uuids.NAMESPACE_URL, f"{Path.cwd()}#{job}" if trial is None else trial_key(trial))
     return env.home() / "jobs" / f"{name}.json"

@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from everstep.checkpoint import index
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.checkpoint.code_snapshot import take_snapshot
+from everstep.checkpoint.download import has_state
 from everstep.core.distributed import EngineContext
 from everstep.core.import_path import import_from_path
 from everstep.engine.fixed_world import LoneMembership
@@ -27,6 +29,9 @@ from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.fit_plan import FitPlan
 from everstep.pytorch.run_folder import RunPaths, digest_of
 from everstep.pytorch.trial import PyTorchTrial
+from everstep.storage.base import full_uri, open_storage
+from everstep.wire.metrics import to_value
+from everstep.wire.trials import CheckpointReport
 
 log = logging.getLogger("everstep")
 
@@ -58,6 +63,21 @@ class TrialCheckpoints:
 
     def uuid(self, step: int) -> str:
         return index.checkpoint_uuid(self.uri, step)
+
+    def report(self, uuid: str, step: int) -> CheckpointReport:
+        """What its manifest says. Reads it from storage: from any thread."""
+        with closing(open_storage(self.uri)) as storage:
+            manifest = index.newest_of_step(storage, step, uuid).manifest
+        assert manifest is not None
+        return CheckpointReport(
+            uuid=uuid,
+            uri=full_uri(self.uri),
+            step=step,
+            generation=manifest.generation,
+            num_bytes=manifest.size_bytes,
+            metrics={name: to_value(value) for name, value in manifest.metrics.items()},
+            code=str((manifest.code or {}).get("sha256", "")),
+        )
 
     def load(self, step: int | str = "latest") -> dict[str, Any] | None:
         state: dict[str, Any] | None = self._checkpointer.load(step)
@@ -153,6 +173,25 @@ def restore(state: dict[str, Any], context: PyTorchTrialContext, name: str) -> N
         context.aggregated[id(optimizer)].load_state_dict(saved)
 
 
+def load_weights(uuid: str, uri: str, step: int, context: PyTorchTrialContext) -> None:
+    """Those of another run's checkpoint, and nothing else of it. `uri`: its place, if it is known here."""
+    if not uri:
+        uri, step = index.find(uuid)
+    with Checkpointer(uri) as checkpointer:
+        state = checkpointer.load(step)
+    name = f"checkpoint {uuid}"
+    check_format(state, name)
+    if len(state["models"]) != len(context.models):
+        raise StateMismatch(
+            f"{name} holds {len(state['models'])} models, this trial has wrapped {len(context.models)}",
+            hint=_OTHER_CODE,
+            code="checkpoint-holds-other-objects",
+        )
+    for number, (model, saved) in enumerate(zip(context.models, state["models"], strict=True)):
+        _load(model, saved, f"{name}: models[{number}]")
+    log.info("the weights are those of %s, of batch %d", name, step)
+
+
 def _load(thing: Any, saved: Any, where: str) -> None:
     try:
         thing.load_state_dict(saved)
@@ -210,7 +249,7 @@ def load_trial_from_checkpoint_path(
         raise UsageError(
             f"{folder} is not a checkpoint: {error}", hint="client.get_checkpoint(uuid)", code="not-a-checkpoint-folder"
         ) from error
-    with Checkpointer(origin["uri"]) as checkpointer:
+    with Checkpointer(folder if has_state(folder, origin["step"]) else origin["uri"]) as checkpointer:
         state = checkpointer.load(origin["step"])
         assert checkpointer.loaded is not None
         hparams = checkpointer.loaded.hparams

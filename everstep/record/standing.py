@@ -1,4 +1,4 @@
-"""Which worker reports for all, and in which generation: rank 0.
+"""Which worker reports for all, and in which generation: rank 0; and the workers that train together with it.
 
 An engine tells what its world is; it is the one that knows when that changes. Before it has joined, and without one,
 torchrun's variables say it."""
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from everstep import env
 
@@ -17,13 +18,36 @@ class Standing:
     generation: int = 0
 
 
+class Peers(Protocol):
+    """All workers that train together, this one included."""
+
+    @property
+    def is_several(self) -> bool: ...
+
+    @property
+    def is_asked_to_leave(self) -> bool:
+        """This worker, by SIGTERM."""
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """What all say here, plain data by rank. None: this worker missed it."""
+
+    def leave(self) -> None:
+        """Between two steps, with all others: does not return. In a step it does: the step's end comes first."""
+
+
 _find: Callable[[], Standing | None] | None = None
+_peers: Peers | None = None
 
 
-def follow(find: Callable[[], Standing | None]) -> None:
-    """Ask this from now on; it answers None while it does not know."""
-    global _find
-    _find = find
+def follow(find: Callable[[], Standing | None], peers: Peers) -> None:
+    """Ask these from now on; `find` answers None while it does not know."""
+    global _find, _peers
+    _find, _peers = find, peers
+
+
+def current_peers() -> Peers | None:
+    """None: there is no engine, or it has not joined."""
+    return _peers if _find is not None and _find() is not None else None
 
 
 def current() -> Standing:

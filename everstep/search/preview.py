@@ -44,6 +44,13 @@ class Preview:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+def measured_unit_s(results: Sequence[tuple[int, float]]) -> float | None:
+    """How long one slot takes for one unit of length, from earlier trials: (length, seconds on one slot) of each. Long
+    trials count more: in short ones, the start takes most of the time. None: nothing was trained."""
+    trained = [(length, seconds) for length, seconds in results if length > 0 and seconds > 0]
+    return sum(seconds for _, seconds in trained) / sum(length for length, _ in trained) if trained else None
+
+
 def preview(config: SearchConfig, space: Space, *, batch_s: float | None = None, num_slots: int = 1) -> Preview:
     """`batch_s`: how long one slot takes for one unit of length."""
     if config.name == CUSTOM:

@@ -57,7 +57,7 @@ class LengthsAsked:
 class ProgramTrial:
     request_id: str
     hparams: Mapping[str, Any]
-    checkpoint: str = ""
+    checkpoint: Mapping[str, Any] | None = None
     asked: LengthsAsked = field(default_factory=LengthsAsked)
 
 
@@ -68,7 +68,7 @@ class Custom(Method):
         self._wanted: list[ProgramTrial] = []  # trial n is at n - 1
         self._numbers: dict[str, int] = {}  # by request_id
         self._progress = 0.0
-        self._verdict_asked: SearchOver | None = None
+        self._end_asked: SearchOver | None = None
 
     def start(self) -> None:
         """The program's first post is what starts it."""
@@ -79,7 +79,7 @@ class Custom(Method):
         check_operations(event.operations, self._numbers, MOST_PROGRAM_TRIALS)
         self._after_event = event.after_event
         for each in event.operations:
-            if self._verdict_asked is None:
+            if self._end_asked is None:
                 self._carry_out(each)
 
     def _carry_out(self, operation: Mapping[str, Any]) -> None:
@@ -104,7 +104,7 @@ class Custom(Method):
         created = ProgramTrial(
             request_id=operation["request_id"],
             hparams=operation["hparams"],
-            checkpoint=operation.get("checkpoint") or "",
+            checkpoint=operation.get("checkpoint"),
         )
         self._wanted.append(created)
         self._numbers[created.request_id] = len(self._wanted)
@@ -131,9 +131,7 @@ class Custom(Method):
             self.out.append(TrainTo(trial=number, length=target, reason=reason))
 
     def _begin(self, number: int, target: int | None) -> None:
-        wanted = self._wanted[number - 1]
-        reason = "created by the search program"
-        self.create(number, place=number, length=target, reason=reason, checkpoint=wanted.checkpoint)
+        self.create(number, place=number, length=target, reason="created by the search program")
         if target is None:
             self.out.pop()  # its TrainTo
             self.stop(self.trials[number], "closed by the search program before it began")
@@ -141,13 +139,13 @@ class Custom(Method):
     def hparams(self, number: int) -> Mapping[str, Any]:
         return self._wanted[number - 1].hparams
 
+    def checkpoint_of(self, number: int) -> Mapping[str, Any] | None:
+        return self._wanted[number - 1].checkpoint
+
     def _shut_down(self, operation: Mapping[str, Any]) -> None:
         state = ERROR if operation.get("failure") else CANCELED if operation.get("cancel") else COMPLETED
         how = {ERROR: "with failure=True", CANCELED: "with cancel=True", COMPLETED: "as complete"}[state]
-        self._verdict_asked = SearchOver(state=state, reason=f"the search program ended the search {how}")
-        for trial in self.trials.values():
-            if not trial.is_over and trial.state != STOPPED:
-                self.stop(trial, self._verdict_asked.reason)
+        self._end_asked = SearchOver(state=state, reason=f"the search program ended the search {how}")
 
     def validated(self, trial: TrialRecord, event: Validated) -> None:
         keep_best(self, trial, event)
@@ -163,11 +161,13 @@ class Custom(Method):
 
     def has_more(self) -> bool:
         """Until the program says that it is over."""
-        return self._verdict_asked is None
+        return self._end_asked is None
 
-    def _verdict(self) -> SearchOver:
-        assert self._verdict_asked is not None
-        return self._verdict_asked
+    def finish_if_over(self) -> None:
+        """At once: trials that still train end with their experiment."""
+        if self.done is None and self._end_asked is not None:
+            self.done = self._end_asked
+            self.out.append(self.done)
 
     def best(self) -> tuple[int, float, int] | None:
         found = [
@@ -186,7 +186,7 @@ class Custom(Method):
             "wanted": [asdict(each) for each in self._wanted],
             "after_event": self._after_event,
             "progress": self._progress,
-            "verdict_asked": None if self._verdict_asked is None else asdict(self._verdict_asked),
+            "end_asked": None if self._end_asked is None else asdict(self._end_asked),
         }
 
     def load_more(self, plain: Mapping[str, Any]) -> None:
@@ -194,5 +194,5 @@ class Custom(Method):
         self._numbers = {each.request_id: number for number, each in enumerate(self._wanted, 1)}
         self._after_event = plain["after_event"]
         self._progress = plain["progress"]
-        asked = plain["verdict_asked"]
-        self._verdict_asked = None if asked is None else SearchOver(**asked)
+        asked = plain["end_asked"]
+        self._end_asked = None if asked is None else SearchOver(**asked)

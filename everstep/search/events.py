@@ -76,7 +76,7 @@ class CreateTrial:
     seed: int
     bracket: int = 0
     reason: str = ""
-    checkpoint: str = ""  # the UUID of one to start from, if it is not the experiment's
+    checkpoint: Mapping[str, Any] | None = None  # to begin with, if it is not the experiment's: uuid, uri, step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -106,9 +106,7 @@ class Method:
 
     # --- what they share
 
-    def create(
-        self, number: int, *, place: int, length: int | None, reason: str, bracket: int = 0, checkpoint: str = ""
-    ) -> TrialRecord:
+    def create(self, number: int, *, place: int, length: int | None, reason: str, bracket: int = 0) -> TrialRecord:
         trial = TrialRecord(number=number, place=place, bracket=bracket, target=length)
         self.trials[number] = trial
         self.out.append(
@@ -118,7 +116,7 @@ class Method:
                 seed=trial_seed(self.seed, number),
                 bracket=bracket,
                 reason=reason,
-                checkpoint=checkpoint,
+                checkpoint=self.checkpoint_of(number),
             )
         )
         self.out.append(TrainTo(trial=number, length=length, reason=reason))
@@ -126,6 +124,10 @@ class Method:
 
     def hparams(self, number: int) -> Mapping[str, Any]:
         return self.space.sample(self.seed, number)
+
+    def checkpoint_of(self, number: int) -> Mapping[str, Any] | None:
+        """That this trial begins with; None: the experiment's, if there is one."""
+        return None
 
     def stop(self, trial: TrialRecord, reason: str) -> None:
         trial.state = STOPPED

@@ -57,7 +57,8 @@ def _problem(name: str, value: Any) -> str | None:
     if name == "hparams":
         return None if isinstance(value, Mapping) else "a map"
     if name == "checkpoint":
-        return None if value is None or isinstance(value, str) else "a UUID, or nothing"
+        is_found = isinstance(value, Mapping) and {"uuid", "uri", "step"} == value.keys()
+        return None if value is None or is_found else "a UUID, or nothing"
     if name == "length":
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         return None if is_whole and 1 <= value <= _MOST_LENGTH else f"a whole number from 1 to {_MOST_LENGTH}"

@@ -108,6 +108,10 @@ class Search:
         """Up to this event, operations of a search program were applied."""
         return self._method.after_event()
 
+    def checkpoint_of(self, trial: int) -> Mapping[str, Any] | None:
+        """That this trial begins with, instead of the experiment's."""
+        return self._method.checkpoint_of(trial)
+
     @property
     def progress(self) -> float:
         """From 0 to 1."""

@@ -23,8 +23,7 @@ from everstep.search.custom import LengthsAsked
 from everstep.search.program_operations import CREATE, SHUTDOWN, VALIDATE_AFTER
 from everstep.searcher.operations import Progress, SearcherOperation
 from everstep.searcher.search_method import ExitedReason, SearcherState, SearchMethod
-
-MOST_STATE = 700_000  # characters
+from everstep.wire.experiments import MOST_STATE
 
 
 @dataclass(kw_only=True, slots=True)

@@ -83,24 +83,28 @@ def test_a_trial_begins_with_its_first_length_and_one_that_is_closed_before_neve
     ]
 
 
+WHERE = {"uuid": "u", "uri": "file:///a", "step": 3}
+
+
 def test_a_checkpoint_goes_with_its_trial():
     search = begin()
     (created, _) = search.apply(
-        Programmed(after_event=1, operations=[{**create("a"), "checkpoint": "some-uuid"}, validate("a", 1)])
+        Programmed(after_event=1, operations=[{**create("a"), "checkpoint": WHERE}, validate("a", 1)])
     )
-    assert created.checkpoint == "some-uuid"
+    assert created.checkpoint == search.checkpoint_of(1) == WHERE
 
 
 @pytest.mark.parametrize(
     ("how", "state"), [({}, "COMPLETED"), ({"cancel": True}, "CANCELED"), ({"failure": True}, "ERROR")]
 )
-def test_a_shutdown_stops_all_trials_and_waits_for_their_end(how, state):
+def test_a_shutdown_ends_the_search_and_nothing_after_it_counts(how, state):
     search = begin()
     post(search, 1, create("a"), validate("a", 10), create("b"), validate("b", 10))
     search.apply(TrialEnded(trial=2, why="ERRORED"))
-    assert post(search, 3, {**SHUTDOWN, **how}, create("c")) == [("stop", 1, None)]
-    (over,) = search.apply(TrialEnded(trial=1))
-    assert (over.kind, over.state) == ("done", state)
+    (over,) = search.apply(Programmed(after_event=3, operations=[{**SHUTDOWN, **how}, create("c"), validate("c", 1)]))
+    assert (over.kind, over.state) == ("done", state) and search.is_done
+    assert post(search, 4, create("d"), validate("d", 1)) == []
+    assert search.apply(TrialEnded(trial=1)) == []
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from everstep.search.events import CreateTrial, Programmed, StopTrial, TrainTo, 
 from everstep.search.search import Search
 from everstep.search.space import Space
 from everstep.searcher import Close, Create, ExitedReason, SearcherState, SearchMethod, Shutdown, ValidateAfter
-from everstep.searcher.program import MOST_STATE, Program
+from everstep.searcher.program import Program
 from everstep.searcher.search_loop import search
+from everstep.wire.experiments import MOST_STATE
 
 CONFIG = read_searcher({"name": "custom", "metric": "loss"})
 

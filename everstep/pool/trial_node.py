@@ -126,6 +126,9 @@ def trial_environment(given: wire.AssignmentOrder, folder: Path) -> dict[str, st
         "warm_start": given.warm_start,
         "warm_start_uri": given.warm_start_uri,
         "warm_start_step": given.warm_start_step,
+        "resume_from": given.resume_from,
+        "resume_from_uri": given.resume_from_uri,
+        "resume_from_step": given.resume_from_step,
     }
     return {env.EXPERIMENT: str(folder / "experiment.json"), env.TRIAL: json.dumps(facts)}
 

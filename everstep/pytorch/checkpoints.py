@@ -23,10 +23,11 @@ from everstep.core.distributed import EngineContext
 from everstep.core.import_path import import_from_path
 from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.step import Engine
-from everstep.errors import CheckpointFailed, StateMismatch, UsageError
+from everstep.errors import CheckpointBroken, CheckpointFailed, NoCheckpoint, StateMismatch, UsageError
 from everstep.ipc.progress_page import ProgressPage
 from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.fit_plan import FitPlan
+from everstep.pytorch.progress import without_search
 from everstep.pytorch.run_folder import RunPaths, digest_of
 from everstep.pytorch.trial import PyTorchTrial
 from everstep.storage.base import full_uri, open_storage
@@ -60,9 +61,14 @@ class TrialCheckpoints:
         self.uri = self._checkpointer.uri
         self._context, self._on_durable = context, on_durable
         self._pending: int | None = None  # step of a save that was not reported yet
+        self._digests: dict[int, str] = {}  # of weights, by step
 
     def uuid(self, step: int) -> str:
         return index.checkpoint_uuid(self.uri, step)
+
+    def note_digest(self, step: int, digest: str) -> None:
+        """Of the weights of a checkpoint that is saved, or was loaded."""
+        self._digests = {**self._digests, step: digest}  # replaced: another thread reads it
 
     def report(self, uuid: str, step: int) -> CheckpointReport:
         """What its manifest says. Reads it from storage: from any thread."""
@@ -77,6 +83,7 @@ class TrialCheckpoints:
             num_bytes=manifest.size_bytes,
             metrics={name: to_value(value) for name, value in manifest.metrics.items()},
             code=str((manifest.code or {}).get("sha256", "")),
+            digest=self._digests.get(step, ""),
         )
 
     def load(self, step: int | str = "latest") -> dict[str, Any] | None:
@@ -171,6 +178,24 @@ def restore(state: dict[str, Any], context: PyTorchTrialContext, name: str) -> N
         context.scaler.load_state_dict(state["scaler"])
     for optimizer, saved in zip(context.optimizers, state["aggregated"], strict=True):
         context.aggregated[id(optimizer)].load_state_dict(saved)
+
+
+def load_same(uuid: str, uri: str, step: int) -> dict[str, Any] | None:
+    """The state of the same training by another trial, without what its search said; None: it is not there any more,
+    and this trial trains from its beginning, to the same bits."""
+    name = f"checkpoint {uuid}"
+    try:
+        with Checkpointer(uri) as checkpointer:
+            state: dict[str, Any] | None = checkpointer.load(step)
+    except (CheckpointBroken, NoCheckpoint, OSError) as error:
+        log.warning("%s: %s", name, error)
+        state = None
+    if state is None:
+        log.warning("%s is not there any more: training begins from the start", name)
+        return None
+    check_format(state, name)
+    log.info("continuing %s, of batch %d", name, step)
+    return {**state, "progress": without_search(state["progress"])}
 
 
 def load_weights(uuid: str, uri: str, step: int, context: PyTorchTrialContext) -> None:

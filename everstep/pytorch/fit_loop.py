@@ -31,7 +31,7 @@ from everstep.pytorch.progress import BatchProgress, TrialProgress
 from everstep.pytorch.reporting import Reporter
 from everstep.pytorch.train_units import Seconds
 from everstep.pytorch.trial import PyTorchTrial
-from everstep.pytorch.trial_search import TrialSearch
+from everstep.pytorch.trial_search import TrialSearch, models_digest
 from everstep.pytorch.validation import Overtaken, Validation
 
 log = logging.getLogger("everstep")
@@ -322,7 +322,9 @@ class FitLoop:
         if value is not None and plan.is_better(value, progress.best):
             progress.best, progress.best_at = value, progress.now.batches
         if self._search is not None:
-            progress.result = self._search.result(self._last_metrics, self.context.models)
+            before, now = progress.before, progress.now
+            is_planned = not now.batches or (plan.validation is not None and plan.validation.is_due(before, now))
+            progress.result = self._search.result(self._last_metrics, self.context.models, is_planned=is_planned)
         self.callbacks.call("on_validation_epoch_end", outputs)
         self.callbacks.call("on_validation_end", metrics)
         self._reporter.validated(progress.now, metrics, progress.best_at == progress.now.batches)
@@ -336,6 +338,10 @@ class FitLoop:
         progress.saved_at = progress.now.batches  # in the saved state, too
         state["progress"] = progress.state_dict()
         is_current = progress.validated_at == progress.now.batches
+        if self._search is not None:
+            known = progress.result if is_current else None
+            digest = known["digest"] if known is not None else models_digest(self.context.models)
+            self._checkpoints.note_digest(progress.now.batches, digest)
         self._checkpoints.save(progress.now.batches, state, self._last_metrics if is_current else {})
 
     def _finish_saving(self) -> None:

@@ -5,7 +5,7 @@ callback) is entered in the step's journal, so a worker that receives a peer's s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -69,3 +69,10 @@ class TrialProgress:
         """The search's target was reached, and validated."""
         length = self.target_length
         return self.result is not None and length is not None and bool(self.result["length"] >= length)
+
+
+def without_search(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a trial whose training another one continues: targets are of its own search, and a result at one is, too."""
+    result = state.get("result")
+    is_planned = result is not None and bool(result.get("is_planned"))
+    return {**state, "target": 0, "target_length": None, "result": result if is_planned else None}

@@ -16,7 +16,7 @@ from everstep.engine.arguments import check_kind
 from everstep.errors import UsageError
 from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
-from everstep.pytorch.checkpoints import TrialCheckpoints, check_format, load_weights, restore
+from everstep.pytorch.checkpoints import TrialCheckpoints, check_format, load_same, load_weights, restore
 from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.fit_loop import FitLoop
 from everstep.pytorch.fit_plan import FitPlan, make_plan
@@ -26,7 +26,7 @@ from everstep.pytorch.run_folder import RunPaths, choose_paths
 from everstep.pytorch.tensorboard import FOLDER as TENSORBOARD
 from everstep.pytorch.train_units import Batch, TrainUnit
 from everstep.pytorch.trial import PyTorchTrial, check_trial
-from everstep.pytorch.trial_search import TrialSearch
+from everstep.pytorch.trial_search import TrialSearch, models_digest
 from everstep.pytorch.validation import Validation
 from everstep.record import trial as trials
 from everstep.record.checkpoint_reports import CheckpointReports, open_reports
@@ -196,6 +196,10 @@ class Trainer:
             check_format(found, f"the newest checkpoint in {self._checkpoints.uri}")
             self._checkpoints.check_hparams()
             return found, self._checkpoints.uuid(found["progress"]["now"]["batches"])
+        if (facts := self._facts) is not None and facts.resume_from and not plan.is_test:
+            state = load_same(facts.resume_from, facts.resume_from_uri, facts.resume_from_step)
+            if state is not None:
+                return state, facts.resume_from
         is_warm = self._facts is not None and latest_checkpoint == self._facts.warm_start
         if latest_checkpoint is not None and not is_warm:
             return self._load_named(latest_checkpoint)
@@ -240,6 +244,8 @@ class Trainer:
             callbacks.load_state_dict(state["callbacks"])
             loop.progress.resume(state["progress"])
             loop.metrics.load_state_dict(state["metrics"])
+            if self._facts is not None:
+                self._checkpoints.note_digest(loop.progress.now.batches, models_digest(context.models))
         elif self._facts is not None and self._facts.warm_start:
             load_weights(self._facts.warm_start, self._facts.warm_start_uri, self._facts.warm_start_step, context)
         return loop

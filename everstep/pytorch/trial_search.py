@@ -60,7 +60,7 @@ class TrialSearch:
         length, unit = self._progress.target_length, UNITS.get(self._facts.unit)
         return None if length is None or unit is None else unit(max(1, length))
 
-    def result(self, metrics: Mapping[str, float], models: Sequence[nn.Module]) -> dict[str, Any]:
+    def result(self, metrics: Mapping[str, float], models: Sequence[nn.Module], *, is_planned: bool) -> dict[str, Any]:
         """Of a validation; plain, as a part of the state."""
         facts, now = self._facts, self._progress.now
         if facts.unit in UNITS:
@@ -74,7 +74,8 @@ class TrialSearch:
                 code="searcher-time-metric-missing",
             )
         value = metrics[facts.metric]
-        return {"length": length, "metric": value, "batches": now.batches, "digest": _digest(models)}
+        told = {"length": length, "metric": value, "batches": now.batches, "digest": models_digest(models)}
+        return {**told, "is_planned": is_planned}
 
     # --- what all workers do together ---------------------------------------------------------------------
 
@@ -159,7 +160,7 @@ class TrialSearch:
         return f"parked{reason and ': '}{reason}"
 
 
-def _digest(models: Sequence[nn.Module]) -> str:
+def models_digest(models: Sequence[nn.Module]) -> str:
     """SHA-256 of all weights, the same on all workers; "" if they are too many to be worth it."""
     tensors = [tensor for model in models for tensor in model.state_dict().values()]
     if sum(tensor.nbytes for tensor in tensors if hasattr(tensor, "nbytes")) > MOST_DIGEST_BYTES:

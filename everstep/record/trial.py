@@ -58,6 +58,9 @@ class TrialFacts:
     warm_start: str = ""  # uuid of the checkpoint whose weights the trial begins with …
     warm_start_uri: str = ""  # … and its place, …
     warm_start_step: int = 0  # … where it is known
+    resume_from: str = ""  # uuid of a checkpoint of the same training by another trial …
+    resume_from_uri: str = ""  # … and its place
+    resume_from_step: int = 0
     key: str = ""  # that no other trial has, of this coordinator or another: names its folders
 
 

@@ -27,7 +27,7 @@ _ALL = ("name", "metric", "smaller_is_better", "source_trial_id", "source_checkp
 _TRIALS = ("max_trials", "max_concurrent_trials")
 _TIME = ("max_time", "time_metric", "divisor", "stop_once", "cohort")
 _KEYS = {
-    "single": _ALL,
+    "single": (*_ALL, "lengths"),
     "random": (*_ALL, *_TRIALS),
     "grid": (*_ALL, "max_concurrent_trials"),
     "async_halving": (*_ALL, *_TRIALS, *_TIME, "num_rungs"),
@@ -48,6 +48,7 @@ class SearchConfig:
     smaller_is_better: bool = True
     order: str = EXACT
     max_length: int | None = None  # None: as long as the script trains
+    lengths: tuple[int, ...] = ()  # at which a single trial is validated on its way
     unit: str = "batches"
     max_trials: int = 1  # of a grid: 0, since its space says it; of a program: as many as it may create
     max_concurrent_trials: int = 16
@@ -115,6 +116,7 @@ def read_searcher(given: Mapping[str, Any] | None) -> SearchConfig:
         smaller_is_better=read.flag("smaller_is_better", True),
         order=read.one_of("order", (EXACT, ARRIVAL)),
         max_length=length,
+        lengths=read.lengths(length),
         unit=unit,
         max_trials=max_trials,
         max_concurrent_trials=read.whole("max_concurrent_trials", 0, MOST_TRIALS, default=16),
@@ -209,6 +211,15 @@ class _SearcherSection:
         for place, each in enumerate(value):
             self._check_whole(f"bracket_rungs[{place}]", each, 1, _MOST_RUNGS)
         return tuple(value)
+
+    def lengths(self, limit: int | None) -> tuple[int, ...]:
+        """Those below the limit, from the shortest on."""
+        value = self._given.get("lengths", [])
+        if not isinstance(value, list | tuple):
+            raise UsageError(f"searcher.lengths: {value!r}", hint="[16, 64]", code="searcher-number")
+        for place, each in enumerate(value):
+            self._check_whole(f"lengths[{place}]", each, 1, _MOST_LENGTH)
+        return tuple(sorted({each for each in value if limit is None or each < limit}))
 
     def max_length(self) -> tuple[int | None, str]:
         """{batches: 937}, or a number of batches; None or 0: as long as the script trains."""

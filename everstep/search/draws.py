@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
 ONE = 1 << 64  # draws are parts of it
 _DECIMALS = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999)  # exp and ln round correctly
@@ -32,6 +33,11 @@ def _named(path: tuple[str, ...]) -> str:
 def trial_seed(seed: int, number: int) -> int:
     """The seed of a trial's own randomness: 31 bits, since some libraries accept no more."""
     return draw(seed, number, ()) >> 33
+
+
+def content_seed(seed: int, content: Mapping[str, Any]) -> int:
+    """The seed of a trial that depends on its hyperparameters instead of its number."""
+    return draw(seed, 0, ("hyperparameters", json.dumps(content, sort_keys=True))) >> 33
 
 
 def index_below(size: int, drawn: int) -> int:

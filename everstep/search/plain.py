@@ -8,7 +8,7 @@ from typing import Any
 from everstep.errors import UsageError
 from everstep.search import grid
 from everstep.search.config import ARRIVAL, MOST_TRIALS, SearchConfig
-from everstep.search.events import INVALID_HP, TrialEnded, Validated, finite
+from everstep.search.events import INVALID_HP, TrainTo, TrialEnded, Validated, finite
 from everstep.search.method import MOST_REPLACEMENTS, REPLACED, STOPPED, TRAINING, Method, TrialRecord
 from everstep.search.space import Space
 
@@ -34,8 +34,17 @@ class Plain(Method):
     def validated(self, trial: TrialRecord, event: Validated) -> None:
         keep_best(self, trial, event)
         limit = self.config.max_length
-        if limit is not None and event.length >= limit and trial.state == TRAINING:
+        if trial.state != TRAINING or trial.target is None or event.length < trial.target:
+            return
+        if limit is not None and event.length >= limit:
             self.stop(trial, f"trained to {limit} {self.config.unit}, the full length")
+        elif self.config.lengths:
+            trial.target = self._next_length(event.length)
+            self.out.append(TrainTo(trial=trial.number, length=trial.target, reason="the next length"))
+
+    def _next_length(self, past: int) -> int | None:
+        """The next to validate at."""
+        return next((each for each in self.config.lengths if each > past), self.config.max_length)
 
     def ended(self, trial: TrialRecord, event: TrialEnded) -> None:
         trial.fraction = 1.0
@@ -61,7 +70,7 @@ class Plain(Method):
         while self.has_more() and running < self._at_once:
             number = len(self.trials) + 1 if self.config.order == ARRIVAL else self._next_place
             reason = f"trial {self._next_place} of {self.num_places}"
-            self.create(number, place=self._next_place, length=self.config.max_length, reason=reason)
+            self.create(number, place=self._next_place, length=self._next_length(0), reason=reason)
             self._next_place, running = self._next_place + 1, running + 1
 
     def progress(self) -> float:

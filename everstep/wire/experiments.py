@@ -71,6 +71,8 @@ class ExperimentSpec:
     source_checkpoint_uuid: Name = ""
     is_paused: bool = False
     forked_from: Count = 0  # an experiment; 0: none
+    verifies: Count = 0  # the ID of a trial that this experiment trains again; 0: none
+    trial_seed: Count | None = None  # of every trial; None: as the search draws it
 
     def problems(self) -> Iterator[str]:
         for part in (self.searcher, self.hyperparameters, self.order, self.config):
@@ -151,6 +153,7 @@ class TrialView:
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
+    kind: str = ""  # of the machine that it was trained on
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

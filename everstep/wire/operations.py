@@ -352,6 +352,14 @@ class Operations:
     def kill_trial(self, experiment: Positive, trial: Positive) -> wire.TrialView:
         """End a trial at once; the search goes on without it."""
 
+    @operation("GET", f"{_EXPERIMENT}/trials/{{trial}}/results", READ_ONLY)
+    def trial_results(self, experiment: Positive, trial: Positive) -> wire.TrialResults:
+        """Get all results of a trial, with the digests of its weights."""
+
+    @operation("POST", f"{_EXPERIMENT}/trials/{{trial}}/verify", USER)
+    def verify_trial(self, experiment: Positive, trial: Positive, message: wire.VerifyRequest) -> wire.ExperimentView:
+        """Train a trial again, as an experiment of its own that is not listed."""
+
     @operation("GET", f"{_EXPERIMENT}/events", READ_ONLY)
     def search_events(
         self, experiment: Positive, *, after: Count = 0, limit: _Rows = 100, is_held: bool = False

@@ -52,6 +52,9 @@ class AssignmentOrder:
     warm_start: str = ""  # uuid of a checkpoint whose weights the trial begins with
     warm_start_uri: str = ""
     warm_start_step: int = 0
+    resume_from: str = ""  # uuid of a checkpoint of the same training, which the trial continues
+    resume_from_uri: str = ""
+    resume_from_step: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,6 +42,23 @@ class TrialResult:
     metric: Value
     batches: Count = 0
     digest: Name = ""  # of the weights, if it was computed
+    is_planned: bool = True  # the script validates here whatever its targets are
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialResults:
+    """All of a trial, by length."""
+
+    results: list[TrialResult]
+    targets: list[int | None]  # that the search gave it, in order; None: the end of the script
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifyRequest:
+    """Train a trial again, from its beginning, to the same lengths. A request that is repeated returns the experiment
+    it created."""
+
+    request: Annotated[str, Bounds(min_length=1, max_length=MAX_NAME)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +88,7 @@ class CheckpointReport:
     num_bytes: Count = 0
     metrics: Annotated[dict[Name, Value], Bounds(max_length=MAX_NAME)] = field(default_factory=dict)
     code: Name = ""  # SHA-256 of its code
+    digest: Name = ""  # of the weights, if it was computed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +104,7 @@ class SavedCheckpoint:
     state: str  # COMPLETED, DELETED
     num_bytes: int
     created_at: float
+    digest: str = ""  # of the weights, if it was computed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -99,3 +101,90 @@ def patiently(call: Callable[[], Any]) -> Any:
 
     until(is_answered, lambda: "the coordinator did not answer")
     return answers[0]
+
+
+class ToyPool:
+    """A pool's agent whose trials train by nothing but their calls, each to where it is told to. `trained`: by job, the
+    lengths that were trained."""
+
+    def __init__(self, url: str, token: str, kind: str = "toy", *, name: str = "toy", num_slots: int = 2) -> None:
+        self._url, self._token, self._name, self._num_slots = url, token, name, num_slots
+        self.people = Coordinator(url, token, "none")
+        self.kind, self.incarnation = kind, uuid.uuid4().hex
+        self.trained: dict[str, list[int]] = {}
+        self.orders: dict[str, wire.AssignmentOrder] = {}
+        self.period = 0  # validations that are planned
+        self._states: dict[int, wire.AssignmentState] = {}
+        self._seen = 0
+
+    def close(self) -> None:
+        self.people.close()
+
+    def train(self, experiment: int) -> wire.ExperimentView:
+        """Until it is over."""
+
+        def is_over() -> bool:
+            self.work()
+            return self.people.experiment(experiment).state in wire.ENDED
+
+        until(is_over, lambda: f"{self.people.experiment(experiment)}\n{self.people.trials(experiment)}")
+        return self.people.experiment(experiment)
+
+    def work(self) -> None:
+        """One round: begin what is ordered, train what may be trained, end what has to."""
+        orders = self._report()
+        for each in orders.run:
+            if each.number not in self._states:
+                self._states[each.number] = wire.AssignmentState(number=each.number, state="running")
+                self.orders[each.job] = each
+            if self._states[each.number].state == "running" and self._train(each.job):
+                self._end(each.number)
+        for end in orders.end:
+            self._end(end.number, was_asked=True)
+
+    def _report(self) -> wire.PoolOrders:
+        message = wire.PoolReport(
+            incarnation=self.incarnation,
+            num_slots=self._num_slots,
+            kind=self.kind,
+            assignments=list(self._states.values()),
+            seen=self._seen,
+            wait_s=0.05,
+        )
+        orders = self.people.report_pool("default", self._name, message)
+        self._seen = orders.number
+        for number in orders.confirmed:
+            self._states.pop(number, None)
+        return orders
+
+    def _end(self, number: int, *, was_asked: bool = False) -> None:
+        self._states[number] = wire.AssignmentState(number=number, state="ended", was_asked=was_asked)
+
+    def _train(self, job: str) -> bool:
+        """As far as it goes; whether the trial is over."""
+        order = self.orders[job]
+        with Coordinator(self._url, self._token, job) as trial:
+            while True:
+                target = trial.target(wire.TargetRequest(wait_s=0.0))
+                done = self.trained.setdefault(job, [])
+                begun = done[-1] if done else order.resume_from_step
+                if target.wish != wire.TRAIN or target.length is None or target.length <= begun:
+                    return target.wish == wire.STOP
+                self._train_to(trial, order, begun, target.length)
+                done.append(target.length)
+
+    def _train_to(self, trial: Coordinator, order: wire.AssignmentOrder, begun: int, length: int) -> None:
+        planned = range(self.period, length + 1, self.period) if self.period else ()
+        for at in sorted({*planned, length}):
+            if at > begun:
+                step = wire.CheckpointReport(uuid=f"{order.job}-{at}", uri="file:///none", step=at)
+                trial.report_checkpoint(step)
+                is_planned = bool(self.period) and at % self.period == 0
+                trial.report_result(toy_result(order.hparams, at, is_planned=is_planned))
+
+
+def toy_result(hparams: dict[str, Any], length: int, *, is_planned: bool) -> wire.TrialResult:
+    """Of the hyperparameters and the length alone."""
+    digest = hashlib.sha256(json.dumps([hparams, length], sort_keys=True).encode()).hexdigest()
+    metric = int(digest[:6], 16) / 0xFFFFFF + 10 / length
+    return wire.TrialResult(length=length, metric=metric, batches=length, digest=digest, is_planned=is_planned)

@@ -65,6 +65,16 @@ async def kill_trial(call: HttpCall, experiment: int, trial: int) -> wire.TrialV
     return await call.service.experiment_calls.kill_trial(experiment, trial)
 
 
+async def trial_results(call: HttpCall, experiment: int, trial: int) -> wire.TrialResults:
+    return await call.service.experiment_calls.results(experiment, trial)
+
+
+async def verify_trial(
+    call: HttpCall, experiment: int, trial: int, message: wire.VerifyRequest
+) -> wire.ExperimentView:
+    return await call.service.experiment_calls.verify(experiment, trial, message.request)
+
+
 async def search_events(
     call: HttpCall, experiment: int, *, after: int = 0, limit: int = 100, is_held: bool = False
 ) -> wire.SearchEvents:

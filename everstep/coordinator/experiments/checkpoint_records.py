@@ -16,6 +16,7 @@ from everstep.coordinator.store.experiment_rows import (
     Changes,
     read_checkpoint,
     read_checkpoints,
+    read_lent,
     read_trial_key,
     write_changes,
 )
@@ -35,7 +36,8 @@ class CheckpointRecords:
         given = {name: getattr(message, name) for name in asdict(message)}
         made = Checkpoint(job=job, experiment=experiment, trial=trial, metric=None, created_at=time.time(), **given)
         if known is not None:
-            made = replace(made, created_at=known.created_at, metric=known.metric, state=known.state)
+            digest = made.digest or known.digest
+            made = replace(made, created_at=known.created_at, metric=known.metric, state=known.state, digest=digest)
         live = await self._experiments.find(experiment) if experiment else None
         if live is None or trial not in live.trials:
             await self._store.write(lambda connection: write_changes(connection, Changes(checkpoints=[made])))
@@ -51,7 +53,7 @@ class CheckpointRecords:
 
     async def of_experiment(self, number: int, start: int, limit: int, sort: str) -> wire.CheckpointList:
         facts = await self._experiments.facts(number)
-        found = await self._reader.read(lambda connection: read_checkpoints(connection, number))
+        found = await self._reader.read(lambda it: [*read_checkpoints(it, number), *read_lent(it, number)])
         if sort == "metric":
             smaller = bool(facts.spec.searcher.get("smaller_is_better", True))
             best = best_first(found, smaller_is_better=smaller)

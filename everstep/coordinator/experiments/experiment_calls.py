@@ -13,7 +13,10 @@ from everstep.coordinator.experiments.checkpoint_records import CheckpointRecord
 from everstep.coordinator.experiments.experiments import Experiments
 from everstep.coordinator.experiments.facts import DELETED, Experiment, Trial
 from everstep.coordinator.experiments.live import LiveExperiment, begin_search
+from everstep.coordinator.experiments.results import results_of
+from everstep.coordinator.experiments.reuse import check_reuse
 from everstep.coordinator.experiments.states import decide_action
+from everstep.coordinator.experiments.verification import verification
 from everstep.coordinator.experiments.views import best_trials_first, event_view, experiment_view, trial_view
 from everstep.coordinator.store.experiment_rows import (
     Changes,
@@ -48,6 +51,7 @@ class ExperimentCalls:
             if known is not None:
                 return await self.view(known)
             check_search(spec)
+            check_reuse(spec)
             warm_start = await self._checkpoints.warm_start(spec)
             live = await self._experiments.begin(_new(spec, warm_start))
         return await self.view(live.number)
@@ -66,7 +70,7 @@ class ExperimentCalls:
         rows = await self._reader.read(read_experiments)
         live = self._experiments.live
         found = [live[each.number].facts if each.number in live else each for each in rows]
-        found = [each for each in found if is_archived or not each.is_archived]
+        found = [each for each in found if is_archived or not (each.is_archived or each.spec.verifies)]
         found = [each for each in found if _matches(each, search, states)]
         views = [experiment_view(each, *self._living(each)) for each in found[start : start + limit]]
         return wire.ExperimentList(experiments=views, num_found=len(found))
@@ -176,6 +180,27 @@ class ExperimentCalls:
             await self._experiments.settle(live)
             self._experiments.follow_up(live)
         return await self.trial(number, trial)
+
+    async def results(self, number: int, trial: int) -> wire.TrialResults:
+        await self._trial(number, trial)
+        rows = await self._reader.read(lambda connection: read_events(connection, number, 0))
+        results, targets = results_of(rows, trial)
+        return wire.TrialResults(results=[each for _, each in sorted(results.items())], targets=targets)
+
+    async def verify(self, number: int, trial: int, request: str) -> wire.ExperimentView:
+        """Train it again, from the beginning to the lengths that it has results of."""
+        facts, found = await self._known(number), await self._trial(number, trial)
+        live = self._experiments.live.get(number)
+        begins_with = facts.warm_start if live is None else live.begins_with(trial)
+        if live is None and (created := await self._created(number, trial)):
+            begins_with = created.get("checkpoint") or begins_with
+        spec = verification(facts, found, await self.results(number, trial), request, begins_with=begins_with)
+        return await self.create(spec)
+
+    async def _created(self, number: int, trial: int) -> Mapping[str, Any]:
+        rows = await self._reader.read(lambda connection: read_events(connection, number, 0))
+        made = (each for row in rows for each in row.operations if each["kind"] == "create")
+        return next((each for each in made if each["trial"] == trial), {})
 
     # --- its search
 

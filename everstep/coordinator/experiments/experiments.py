@@ -20,6 +20,8 @@ from everstep.coordinator.clock import Now
 from everstep.coordinator.experiments import trials
 from everstep.coordinator.experiments.facts import LIVE, STOPPING, Checkpoint, Experiment, Trial
 from everstep.coordinator.experiments.live import BEGAN, LiveExperiment, summary_of
+from everstep.coordinator.experiments.results import result_of
+from everstep.coordinator.experiments.reusing import TrialReuse
 from everstep.coordinator.experiments.seam import KILL, AssignmentEnd, Candidate, NoSlots, SlotHolder
 from everstep.coordinator.experiments.states import ending_state, final_state
 from everstep.coordinator.experiments.suggesting import Suggester
@@ -32,6 +34,7 @@ from everstep.coordinator.store.experiment_rows import (
     read_beginning,
     read_checkpoints,
     read_experiment,
+    read_lent,
     read_live,
     write_changes,
 )
@@ -62,6 +65,7 @@ class Experiments:
         self.creating = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._suggester = Suggester()
+        self._reuse = TrialReuse(self)
         self._sweeper = CheckpointSweeper(store, lambda: [each.facts for each in self.live.values()])
 
     async def start(self, holder: SlotHolder | None = None) -> None:
@@ -108,10 +112,13 @@ class Experiments:
     async def _load(self, number: int) -> None:
         loaded = await self._store.in_thread(lambda: self._store.read(lambda c: read_live(c, number)))
         saved = await self._store.in_thread(lambda: self._store.read(lambda c: read_checkpoints(c, number)))
+        lent = await self._store.in_thread(lambda: self._store.read(lambda c: read_lent(c, number)))
         if loaded is None or loaded.experiment.is_over:
             self.live.pop(number, None)
             return
         live = await asyncio.to_thread(remembered, loaded, saved, self.now())
+        for each in lent:
+            live.borrowed[each.trial].append(each)
         self.live[number] = live
         async with live.lock:
             await self._settle(live)
@@ -153,8 +160,7 @@ class Experiments:
         changed: Iterable[Trial] = (),
         facts: Experiment | None = None,
         checkpoints: Sequence[Checkpoint] = (),
-        batches: int = 0,
-        digest: str = "",
+        result: wire.TrialResult | None = None,
     ) -> None:
         now, own = time.time(), {each.number: each for each in changed}
         known = ChainMap(own, live.trials)
@@ -173,7 +179,7 @@ class Experiments:
         changes = Changes(
             experiment=after if after is not live.facts or event is BEGAN else None,
             trials=list(own.values()),
-            event=None if event is None else _row(live, event, operations, now, batches, digest),
+            event=None if event is None else _row(live, event, operations, now, result),
             checkpoints=checkpoints,
         )
         try:
@@ -259,6 +265,7 @@ class Experiments:
             for trial in [each for each in live.trials.values() if not each.is_over]:
                 self._release(live, trial, how, f"the experiment is {state}")
         live.released_in = state
+        self._reuse.look(live)
         for trial in [live.trials[number] for number in live.must_end]:
             if trial.ending == USER_CANCELED:
                 self._release(live, trial, KILL, trial.reason)
@@ -320,13 +327,13 @@ class Experiments:
         return found
 
     def _wants_slot(self, live: LiveExperiment, each: Candidate) -> bool:
-        is_idle = each.is_waiting or each.trial in live.must_end
+        is_idle = each.is_waiting or each.trial in live.must_end or live.may_reuse(live.trials[each.trial])
         return not is_idle or self.holder.holds(each.experiment, each.trial) > 0
 
     def order(self, candidate: Candidate) -> wire.AssignmentOrder:
         live = self.live[candidate.experiment]
         trial, spec = live.trials[candidate.trial], live.facts.spec
-        warm = live.search.checkpoint_of(trial.number) or live.facts.warm_start
+        warm, same = live.begins_with(trial.number), trial.reused
         return wire.AssignmentOrder(
             number=0,
             slot=0,
@@ -342,9 +349,12 @@ class Experiments:
             warm_start=warm.get("uuid", ""),
             warm_start_uri=warm.get("uri", ""),
             warm_start_step=warm.get("step", 0),
+            resume_from=same.get("uuid", ""),
+            resume_from_uri=same.get("uri", ""),
+            resume_from_step=same.get("step", 0),
         )
 
-    async def placed(self, candidate: Candidate, assignment: int) -> None:
+    async def placed(self, candidate: Candidate, assignment: int, kind: str) -> None:
         live = await self.find(candidate.experiment)
         trial = None if live is None else live.trials[candidate.trial]
         if live is None or trial is None or trial.is_over or live.facts.state != wire.ACTIVE:
@@ -355,9 +365,10 @@ class Experiments:
         async with live.lock:
             now, trial = time.time(), live.trials[candidate.trial]
             live.parking.discard(trial.number)
-            if trial.started_at is None:
+            begun = live.on_machine(replace(trial, started_at=trial.started_at or now), kind)
+            if begun != trial:
                 facts = replace(live.facts, started_at=live.facts.started_at or now)
-                await self.commit(live, changed=[replace(trial, started_at=now)], facts=facts)
+                await self.commit(live, changed=[begun], facts=facts)
 
     async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None:
         live = await self.find(experiment)
@@ -385,6 +396,13 @@ class Experiments:
                 await self.commit(live, changed=[known])
         self.follow_up(live)
 
+    def note_kinds(self, kinds: frozenset[str]) -> None:
+        """Of the pool's machines: what may be reused depends on it."""
+        if kinds != self._reuse.kinds:
+            self._reuse.kinds = kinds
+            for live in self.live.values():
+                self._reuse.look(live)
+
     def note_parking(self, experiment: int, trial: int) -> None:
         """The pool wants the trial's slot: its next question, or the one that is held, is answered so."""
         if live := self.live.get(experiment):
@@ -397,9 +415,7 @@ def remembered(loaded: Loaded, saved: Sequence[Checkpoint], now: float) -> LiveE
     for row in loaded.events:
         live.follow(row.event)
         if row.event["kind"] == "validated":
-            metric = "nan" if row.event["metric"] is None else row.event["metric"]
-            result = wire.TrialResult(length=row.event["length"], metric=metric, batches=row.batches)
-            live.note_result(row.event["trial"], result)
+            live.note_result(row.event["trial"], result_of(row))
         live.last_event = row.number
     live.adopt(loaded.experiment, loaded.trials, now)
     live.adopt_checkpoints(saved)
@@ -417,8 +433,8 @@ def _ended_if_over(facts: Experiment, operations: Sequence[Operation], num_open:
 
 
 def _row(
-    live: LiveExperiment, event: Mapping[str, Any], operations: Sequence[Operation], now: float, batches: int,
-    digest: str,
+    live: LiveExperiment, event: Mapping[str, Any], operations: Sequence[Operation], now: float,
+    result: wire.TrialResult | None,
 ) -> EventRow:  # fmt: skip
     return EventRow(
         experiment=live.number,
@@ -426,6 +442,7 @@ def _row(
         time=now,
         event=dict(event),
         operations=[to_plain(each) for each in operations],
-        batches=batches,
-        digest=digest,
+        batches=0 if result is None else result.batches,
+        digest="" if result is None else result.digest,
+        is_planned=result is None or result.is_planned,
     )

@@ -12,6 +12,8 @@ DELETED = "DELETED"
 STOPPING = (wire.STOPPING_COMPLETED, wire.STOPPING_CANCELED, wire.STOPPING_KILLED, wire.STOPPING_ERROR)
 LIVE = (wire.ACTIVE, wire.PAUSED, *STOPPING)
 
+MIXED = "several kinds"
+
 DONE = "DONE"  # why a trial ends: its script said so, or `search.events.WHYS`
 
 
@@ -66,6 +68,9 @@ class Trial:
     vacated: int = 0
     best_checkpoint: str = ""
     latest_checkpoint: str = ""
+    kind: str = ""  # of machine: "" if it has not begun, MIXED if it was trained on several
+    reuse_key: str = ""  # of all that its training depends on; "": not to be reused
+    reused: Mapping[str, Any] = field(default_factory=dict)  # what it has from another trial: see `reuse`
     started_at: float | None = None
     ended_at: float | None = None
 
@@ -104,3 +109,4 @@ class Checkpoint:
     code: str
     created_at: float
     state: str = wire.COMPLETED
+    digest: str = ""

@@ -11,11 +11,13 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from everstep import wire
-from everstep.coordinator.experiments.facts import Checkpoint, Experiment, Trial
+from everstep.coordinator.experiments import reuse
+from everstep.coordinator.experiments.facts import MIXED, Checkpoint, Experiment, Trial
 from everstep.coordinator.experiments.retention import best_first
 from everstep.coordinator.experiments.seam import Candidate
 from everstep.search.config import SearchConfig, read_searcher
-from everstep.search.events import Ask, Event, Operation, Suggested, event_from_plain, finite
+from everstep.search.draws import content_seed
+from everstep.search.events import Ask, CreateTrial, Event, Operation, Suggested, event_from_plain, finite
 from everstep.search.read_space import read_space
 from everstep.search.search import Search
 from everstep.wire.experiments import WAITING
@@ -37,9 +39,14 @@ class LiveExperiment:
         self.waiting_since: dict[int, float] = {}
         self.ask: Ask | None = None  # without an answer yet
         self.is_asking = False
+        self.is_reusing = reuse.is_wanted(facts.spec)  # results of trials that are the same
+        self.borrowed: dict[int, list[Checkpoint]] = defaultdict(list)  # checkpoints of other trials, by trial
+        self.looked_up: dict[int, int] = {}  # by trial: the target for which there is nothing to reuse
+        self.is_looking = False
         self.released_in = ""  # the state in which slots were released last
         self.is_stale = False  # the store may know more: to be read again
         self.lock = asyncio.Lock()
+        self._keys: dict[tuple[int, str], str] = {}  # by trial and kind of machine
         self._candidates: list[Candidate] | None = None
         self._summary: dict[str, Any] | None = None
 
@@ -55,11 +62,23 @@ class LiveExperiment:
 
     def apply(self, event: Event | None) -> list[Operation]:
         """None: the first."""
-        operations = self.search.start() if event is None else self.search.apply(event)
+        operations = self._seeded(self.search.start() if event is None else self.search.apply(event))
         if isinstance(event, Suggested):
             self.ask = None
         self.ask = next((each for each in operations if isinstance(each, Ask)), self.ask)
         return operations
+
+    def _seeded(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Equal hyperparameters mean equal trials if one may be taken for another; a verification repeats a seed."""
+        spec = self.facts.spec
+        if spec.trial_seed is None and not self.is_reusing:
+            return list(operations)
+        return [
+            replace(each, seed=content_seed(spec.seed, each.hparams) if spec.trial_seed is None else spec.trial_seed)
+            if isinstance(each, CreateTrial)
+            else each
+            for each in operations
+        ]
 
     def note_result(self, trial: int, result: wire.TrialResult) -> None:
         self.results[trial][result.length] = result
@@ -86,7 +105,32 @@ class LiveExperiment:
     def with_checkpoint(self, trial: Trial, checkpoint: Checkpoint) -> Trial:
         """Which are the best and the latest now."""
         known = [each for each in self.checkpoints[trial.number] if each.uuid != checkpoint.uuid]
+        known += self.borrowed[trial.number]
         return with_checkpoints(trial, [*known, checkpoint], smaller_is_better=self.config.smaller_is_better)
+
+    def begins_with(self, trial: int) -> Mapping[str, Any]:
+        """The checkpoint whose weights the trial has at its beginning; empty: none."""
+        return self.search.checkpoint_of(trial) or self.facts.warm_start
+
+    def key_of(self, trial: Trial, kind: str) -> str:
+        if (key := self._keys.get((trial.number, kind))) is None:
+            begins_with = self.begins_with(trial.number)
+            key = reuse.reuse_key(self.facts.spec, self.config, trial, begins_with=begins_with, kind=kind)
+            self._keys[trial.number, kind] = key
+        return key
+
+    def on_machine(self, trial: Trial, kind: str) -> Trial:
+        """Placed there."""
+        if trial.kind in (kind, MIXED):
+            return trial
+        if trial.kind:
+            return replace(trial, kind=MIXED, reuse_key="")
+        return replace(trial, kind=kind, reuse_key=self.key_of(trial, kind) if self.is_reusing else "")
+
+    def may_reuse(self, trial: Trial) -> bool:
+        """It has not begun, and nobody has looked yet whether its target is known."""
+        is_idle = trial.started_at is None and not (trial.is_over or trial.is_waiting or trial.must_end)
+        return self.is_reusing and is_idle and self.looked_up.get(trial.number) != trial.target_number
 
     def metric_at(self, trial: int, step: int) -> float | str | None:
         """The searcher's metric of a validation after this many batches."""

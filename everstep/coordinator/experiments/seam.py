@@ -42,8 +42,11 @@ class TrialSource(Protocol):
     def note_parking(self, experiment: int, trial: int) -> None:
         """The trial is asked to give its slot back: its next question is answered so."""
 
-    async def placed(self, candidate: Candidate, assignment: int) -> None:
-        """The trial has this assignment, and no process yet."""
+    def note_kinds(self, kinds: frozenset[str]) -> None:
+        """Of the machines whose slots trials may get now."""
+
+    async def placed(self, candidate: Candidate, assignment: int, kind: str) -> None:
+        """The trial has this assignment, on this kind of machine, and no process yet."""
 
     async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None:
         """The assignment's process has ended. May be repeated."""

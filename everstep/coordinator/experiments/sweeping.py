@@ -21,6 +21,7 @@ from everstep.coordinator.experiments.retention import decide_deletion
 from everstep.coordinator.store.experiment_rows import (
     Changes,
     mark_deleted,
+    read_borrowed,
     read_checkpoints,
     read_experiment,
     write_changes,
@@ -50,13 +51,14 @@ class CheckpointSweeper:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _sweep(self, number: int) -> None:
-        def read(connection: Connection) -> tuple[Experiment | None, list[Checkpoint]]:
-            return read_experiment(connection, number), read_checkpoints(connection, number)
+        def read(connection: Connection) -> tuple[Experiment | None, list[Checkpoint], set[str]]:
+            found = read_checkpoints(connection, number)
+            return read_experiment(connection, number), found, read_borrowed(connection)
 
-        experiment, found = await self._store.in_thread(lambda: self._store.read(read))
+        experiment, found, used = await self._store.in_thread(lambda: self._store.read(read))
         if experiment is None or not experiment.needs_sweep:
             return
-        used = {each.warm_start.get("uuid", "") for each in self._active()}
+        used |= {each.warm_start.get("uuid", "") for each in self._active()}
         kept = _NONE if experiment.state == DELETED else experiment.kept
         smaller = bool(experiment.spec.searcher.get("smaller_is_better", True))
         gone = set(decide_deletion(found, kept, smaller_is_better=smaller, used=used))

@@ -11,9 +11,9 @@ from everstep.coordinator.experiments import trials
 from everstep.coordinator.experiments.experiments import Experiments
 from everstep.coordinator.experiments.facts import DONE, Trial
 from everstep.coordinator.experiments.live import LiveExperiment
+from everstep.coordinator.experiments.results import keep_result
 from everstep.coordinator.store.experiment_rows import read_trials
 from everstep.errors import UNKNOWN, Refused
-from everstep.search.events import Validated, finite
 
 LONGEST_HOLD_S = 20.0
 _JOB = re.compile(r"e([1-9]\d{0,15})-t([1-9]\d{0,15})")
@@ -46,27 +46,12 @@ class TrialCalls:
                 trial = live.trials[trial.number]
                 is_known = message.length in live.results[trial.number]
                 if not (is_known or trial.is_over) and live.facts.state in (wire.ACTIVE, wire.PAUSED):
-                    await self._keep(live, trial, message)
+                    await keep_result(self._experiments, live, trial, message)
             await self._experiments.settle(live)
             self._experiments.follow_up(live)
             trial = live.trials[trial.number]
         answer = self._answer(live, trial, trial.target_number - (not trial.is_waiting))
         return wire.TrialKept(number=answer.number, wish=answer.wish)
-
-    async def _keep(self, live: LiveExperiment, trial: Trial, message: wire.TrialResult) -> None:
-        event = Validated(trial=trial.number, length=message.length, metric=finite(float(message.metric)))
-        changed = trials.validated(trial, message, smaller_is_better=live.config.smaller_is_better)
-        step = message.batches or (message.length if live.config.unit == "batches" else 0)
-        saved = [
-            replace(each, metric=message.metric)
-            for each in live.checkpoints[trial.number]
-            if each.step == step and each.metric is None
-        ]
-        for each in saved:
-            changed = live.with_checkpoint(changed, each)
-        more = {"batches": message.batches, "digest": message.digest, "checkpoints": saved}
-        await self._experiments.fold(live, event, [changed], **more)
-        live.note_result(trial.number, message)
 
     async def end(self, job: str, message: wire.TrialEnd) -> None:
         live, trial = await self._find(job)

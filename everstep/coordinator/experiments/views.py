@@ -8,6 +8,7 @@ from typing import Any
 from everstep import wire
 from everstep.coordinator.experiments.facts import Checkpoint, Experiment, Trial
 from everstep.coordinator.experiments.live import LiveExperiment
+from everstep.coordinator.experiments.reuse import reused_text
 from everstep.coordinator.experiments.seam import SlotHolder
 from everstep.coordinator.store.experiment_rows import EventRow
 from everstep.wire.experiments import RUNNING, WAITING
@@ -59,7 +60,7 @@ def trial_view(trial: Trial, num_slots: int) -> wire.TrialView:
         trial_id=trial.trial_id,
         job=trial.job,
         state=state,
-        reason=trial.reason,
+        reason="; ".join(text for text in (trial.reason, reused_text(trial.reused)) if text),
         hparams=dict(trial.hparams),
         seed=trial.seed,
         bracket=trial.bracket,
@@ -76,6 +77,7 @@ def trial_view(trial: Trial, num_slots: int) -> wire.TrialView:
         created_at=trial.created_at,
         started_at=trial.started_at,
         ended_at=trial.ended_at,
+        kind=trial.kind,
     )
 
 
@@ -102,6 +104,7 @@ def checkpoint_view(checkpoint: Checkpoint) -> wire.SavedCheckpoint:
         state=checkpoint.state,
         num_bytes=checkpoint.num_bytes,
         created_at=checkpoint.created_at,
+        digest=checkpoint.digest,
     )
 
 

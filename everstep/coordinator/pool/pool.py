@@ -234,6 +234,8 @@ class Pool:
                 self._unsaved_agents.add((agent.pool, agent.agent))
                 self._lose(agent, why)
         await self._save()
+        there = [each for each in self._agents.values() if each.pool == DEFAULT_POOL and each.is_heard]
+        self._trials.note_kinds(frozenset(each.kind for each in there))
         await self._settle()
         await self._prepare()
         await self._decide()
@@ -297,7 +299,8 @@ class Pool:
         return assignment
 
     async def _make_ready(self, candidate: Candidate, given: Assignment) -> None:
-        await self._trials.placed(candidate, given.number)
+        agent = self._agents.get((given.pool, given.agent))
+        await self._trials.placed(candidate, given.number, agent.kind if agent is not None else "")
         order = self._trials.order(candidate)
         self._ready[given.number] = replace(order, number=given.number, slot=given.slot)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection, Table, delete, func, select, update
@@ -13,6 +13,8 @@ from everstep import wire
 from everstep.coordinator.experiments.facts import DELETED, LIVE, Checkpoint, Experiment, Trial
 from everstep.coordinator.store.tables import CHECKPOINTS, EXPERIMENTS, SEARCH_EVENTS, TRIALS
 from everstep.storage.database import upsert
+
+_MOST_KEYS = 500  # in one query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +28,7 @@ class EventRow:
     operations: list[dict[str, Any]]
     batches: int = 0
     digest: str = ""
+    is_planned: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +118,34 @@ def read_trial_key(connection: Connection, trial_id: int) -> tuple[int, int] | N
     columns = TRIALS.c
     row = connection.execute(select(columns.experiment, columns.number).where(columns.trial_id == trial_id)).first()
     return None if row is None else (row[0], row[1])
+
+
+def read_reusable(connection: Connection, keys: Sequence[str]) -> list[Trial]:
+    """The trials with one of these keys, of experiments that were not deleted."""
+    found: list[Trial] = []
+    for start in range(0, len(keys), _MOST_KEYS):
+        some = TRIALS.c.reuse_key.in_(keys[start : start + _MOST_KEYS])
+        there = select(EXPERIMENTS.c.number).where(EXPERIMENTS.c.state != DELETED)
+        found += [Trial(**row) for row in _rows(connection, TRIALS, some & TRIALS.c.experiment.in_(there))]
+    return found
+
+
+def read_lent(connection: Connection, experiment: int) -> list[Checkpoint]:
+    """What the trials of an experiment have from others, as theirs."""
+    trials = _rows(connection, TRIALS, (TRIALS.c.experiment == experiment) & (TRIALS.c.reuse_key != ""))
+    found = [(row["number"], read_checkpoint(connection, uuid)) for row in trials for uuid in _uuids(row)]
+    return [replace(each, experiment=experiment, trial=number) for number, each in found if each is not None]
+
+
+def _uuids(row: dict[str, Any]) -> list[str]:
+    return list(row["reused"].get("checkpoints", ()))
+
+
+def read_borrowed(connection: Connection) -> set[str]:
+    """The UUIDs of checkpoints that trials have from others."""
+    there = select(EXPERIMENTS.c.number).where(EXPERIMENTS.c.state != DELETED)
+    rows = _rows(connection, TRIALS, (TRIALS.c.reuse_key != "") & TRIALS.c.experiment.in_(there))
+    return {uuid for row in rows for uuid in _uuids(row)}
 
 
 def read_events(connection: Connection, experiment: int, after: int, limit: int | None = None) -> list[EventRow]:

@@ -94,22 +94,24 @@ TRIALS = Table(
     *(_text("state"), _text("reason"), _text("wish"), _number("target_number"), _optional("target")),
     *(_number("length"), _json("latest"), _maybe("best"), _number("best_length"), _number("batches")),
     *(_text("ending"), _number("num_restarts"), _number("vacated"), _text("best_checkpoint")),
-    *(_text("latest_checkpoint"), _time("created_at"), _maybe("started_at"), _maybe("ended_at")),
+    *(_text("latest_checkpoint"), _text("kind"), Column("reuse_key", String, nullable=False), _json("reused")),
+    *(_time("created_at"), _maybe("started_at"), _maybe("ended_at")),
     Index("trials_by_id", "trial_id", unique=True),
+    Index("trials_by_reuse_key", "reuse_key"),
 )
 # What the search acts on, in order: each event with the operations that followed.
 SEARCH_EVENTS = Table(
     "search_events",
     TABLES,
     *(_key("experiment"), _key("number"), _time("time"), _json("event"), _json("operations"), _number("batches")),
-    _text("digest"),
+    *(_text("digest"), _flag("is_planned")),
 )
 CHECKPOINTS = Table(
     "checkpoints",
     TABLES,
     *(_name("uuid"), _text("job"), _number("experiment"), _number("trial"), _text("uri"), _number("step")),
     *(_number("generation"), _number("num_bytes"), _json("metrics"), _json("metric"), _text("state"), _text("code")),
-    _time("created_at"),
+    *(_time("created_at"), _text("digest")),
     Index("checkpoints_by_trial", "experiment", "trial"),
 )
 ASSIGNMENTS = Table(

@@ -48,7 +48,10 @@ class Trials:
     def note_parking(self, experiment: int, trial: int) -> None:
         self.parking.append(trial)
 
-    async def placed(self, candidate: Candidate, assignment: int) -> None:
+    def note_kinds(self, kinds: frozenset[str]) -> None:
+        self.kinds = kinds
+
+    async def placed(self, candidate: Candidate, assignment: int, kind: str) -> None:
         self.placed_as.append((candidate.trial, assignment))
 
     async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None:

@@ -54,11 +54,15 @@ def upgrade() -> None:
         sa.Column("vacated", sa.BigInteger, nullable=False),
         sa.Column("best_checkpoint", sa.Text, nullable=False),
         sa.Column("latest_checkpoint", sa.Text, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("reuse_key", sa.String, nullable=False),
+        sa.Column("reused", sa.Text, nullable=False),
         sa.Column("created_at", sa.Float, nullable=False),
         sa.Column("started_at", sa.Float),
         sa.Column("ended_at", sa.Float),
     )
     op.create_index("trials_by_id", "trials", ["trial_id"], unique=True)
+    op.create_index("trials_by_reuse_key", "trials", ["reuse_key"])
     op.create_table(
         "search_events",
         sa.Column("experiment", sa.BigInteger, primary_key=True, autoincrement=False),
@@ -68,6 +72,7 @@ def upgrade() -> None:
         sa.Column("operations", sa.Text, nullable=False),
         sa.Column("batches", sa.BigInteger, nullable=False),
         sa.Column("digest", sa.Text, nullable=False),
+        sa.Column("is_planned", sa.Boolean, nullable=False),
     )
     op.create_table(
         "checkpoints",
@@ -84,6 +89,7 @@ def upgrade() -> None:
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("code", sa.Text, nullable=False),
         sa.Column("created_at", sa.Float, nullable=False),
+        sa.Column("digest", sa.Text, nullable=False),
     )
     op.create_index("checkpoints_by_trial", "checkpoints", ["experiment", "trial"])
     op.create_table(

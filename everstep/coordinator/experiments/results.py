@@ -1,0 +1,54 @@
+"""Results of trials: each is an event of its search, kept once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from everstep import wire
+from everstep.coordinator.experiments import trials
+from everstep.coordinator.experiments.facts import Trial
+from everstep.coordinator.experiments.live import LiveExperiment
+from everstep.coordinator.store.experiment_rows import EventRow
+from everstep.search.events import Validated, finite
+
+if TYPE_CHECKING:
+    from everstep.coordinator.experiments.experiments import Experiments
+
+
+async def keep_result(
+    experiments: Experiments, live: LiveExperiment, trial: Trial, message: wire.TrialResult
+) -> None:
+    """With the experiment's lock, unless it is known."""
+    event = Validated(trial=trial.number, length=message.length, metric=finite(float(message.metric)))
+    changed = trials.validated(trial, message, smaller_is_better=live.config.smaller_is_better)
+    step = message.batches or (message.length if live.config.unit == "batches" else 0)
+    saved = [
+        replace(each, metric=message.metric)
+        for each in live.checkpoints[trial.number]
+        if each.step == step and each.metric is None
+    ]
+    for each in saved:
+        changed = live.with_checkpoint(changed, each)
+    await experiments.fold(live, event, [changed], result=message, checkpoints=saved)
+    live.note_result(trial.number, message)
+
+
+def result_of(row: EventRow) -> wire.TrialResult:
+    """Of an event `validated`."""
+    metric = "nan" if row.event["metric"] is None else row.event["metric"]
+    return wire.TrialResult(
+        length=row.event["length"], metric=metric, batches=row.batches, digest=row.digest, is_planned=row.is_planned
+    )
+
+
+def results_of(rows: Iterable[EventRow], trial: int) -> tuple[dict[int, wire.TrialResult], list[int | None]]:
+    """Results by length, and targets, of a trial."""
+    found: dict[int, wire.TrialResult] = {}
+    targets: list[int | None] = []
+    for row in rows:
+        if row.event["kind"] == "validated" and row.event["trial"] == trial:
+            found[row.event["length"]] = result_of(row)
+        targets += [each["length"] for each in row.operations if each["kind"] == "train_to" and each["trial"] == trial]
+    return found, targets

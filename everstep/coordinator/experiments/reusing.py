@@ -1,0 +1,125 @@
+"""Trials that take over what was trained before, instead of a slot.
+
+A trial of an experiment with `reuse` is offered to the pool once it is known that its target must be trained. Until
+then it is looked up, each time that it gets a target and has not begun: known results are folded as events, as if it
+had reported them. A trial that equals another of its experiment waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from everstep import wire
+from everstep.coordinator.experiments.facts import Trial
+from everstep.coordinator.experiments.live import LiveExperiment, with_checkpoints
+from everstep.coordinator.experiments.results import keep_result, results_of
+from everstep.coordinator.experiments.reuse import Reuse, TrainedBefore, decide_reuse
+from everstep.coordinator.store.experiment_rows import read_checkpoints, read_events, read_reusable
+from everstep.errors import EverstepError
+
+if TYPE_CHECKING:
+    from everstep.coordinator.experiments.experiments import Experiments
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 0.5  # after a failure of the store
+
+
+class TrialReuse:
+    def __init__(self, experiments: Experiments) -> None:
+        self._experiments = experiments
+        self.kinds: frozenset[str] = frozenset()  # of the pool's machines
+
+    def look(self, live: LiveExperiment) -> None:
+        """In the background, if there is a trial to look up."""
+        if not live.is_reusing or live.is_looking or not self.kinds or not self._idle(live):
+            return
+        live.is_looking = True
+        self._experiments.spawn(self._look(live))
+
+    def _idle(self, live: LiveExperiment) -> list[Trial]:
+        """Trials that may be looked up now. Of equal ones, the others wait until the first is at its target."""
+        if live.is_stale or live.facts.state != wire.ACTIVE:
+            return []
+        kind = self._kind
+        at_work = {
+            live.key_of(each, kind): each.number
+            for each in sorted(live.trials.values(), key=lambda each: -each.number)
+            if not (each.is_over or each.is_waiting or each.must_end)
+        }
+        idle = [each for each in live.trials.values() if live.may_reuse(each)]
+        return [each for each in idle if at_work.get(live.key_of(each, kind), each.number) >= each.number]
+
+    @property
+    def _kind(self) -> str:
+        return next(iter(self.kinds), "")
+
+    async def _look(self, live: LiveExperiment) -> None:
+        try:
+            while self.kinds and (idle := self._idle(live)):
+                await self._look_up(live, idle)
+        except EverstepError as error:  # the store was away: the experiment is read again, or asked again soon
+            log.warning("experiment %d: %s", live.number, error)
+            await asyncio.sleep(AGAIN_S)
+        finally:
+            live.is_looking = False
+        self._experiments.follow_up(live)
+        self._experiments.holder.note_change()
+
+    async def _look_up(self, live: LiveExperiment, idle: Sequence[Trial]) -> None:
+        if len(self.kinds) > 1:  # nobody knows where it would train
+            for each in idle:
+                live.looked_up[each.number] = each.target_number
+            return
+        kind = self._kind
+        keys = {each.number: live.key_of(each, kind) for each in idle}
+        before = await self._experiments.reader.read(
+            lambda connection: read_before(connection, list(dict.fromkeys(keys.values())))
+        )
+        for each in idle:
+            async with live.lock:
+                trial = live.trials[each.number]
+                if live.is_stale or live.facts.state != wire.ACTIVE or trial.target_number != each.target_number:
+                    return
+                if trial.started_at is None and not self._experiments.holder.holds(live.number, trial.number):
+                    others = [one for one in before[keys[each.number]] if one.trial.job != trial.job]
+                    await self._take_over(live, trial, decide_reuse(trial, others, live.config), kind)
+                live.looked_up[trial.number] = trial.target_number  # last: from now on, it may get a slot
+            await self._experiments.settle(live)
+
+    async def _take_over(self, live: LiveExperiment, trial: Trial, found: Reuse, kind: str) -> None:
+        if not (found.results or found.checkpoint):
+            return
+        live.borrowed[trial.number] += found.borrowed
+        noted = found.noted(replace(trial, kind=kind, reuse_key=live.key_of(trial, kind)))
+        if borrowed := live.borrowed[trial.number]:
+            noted = with_checkpoints(noted, borrowed, smaller_is_better=live.config.smaller_is_better)
+        await self._experiments.commit(live, changed=[noted])
+        log.info("experiment %d, trial %d: results of %s reused", live.number, trial.number, found.source)
+        for result in found.results:
+            trial = live.trials[trial.number]
+            if result.length not in live.results[trial.number] and not (trial.is_over or trial.must_end):
+                await keep_result(self._experiments, live, trial, result)
+        trial = live.trials[trial.number]
+        if found.is_over and not (trial.is_over or trial.must_end):
+            await self._experiments.end_trial(live, trial, None, trial.reason)
+
+
+def read_before(connection: Connection, keys: Sequence[str]) -> dict[str, list[TrainedBefore]]:
+    """All trials with these keys, by key."""
+    found: dict[str, list[TrainedBefore]] = defaultdict(list)
+    events = {}
+    for trial in read_reusable(connection, keys):
+        if trial.experiment not in events:
+            events[trial.experiment] = read_events(connection, trial.experiment, 0)
+        results, targets = results_of(events[trial.experiment], trial.number)
+        saved = read_checkpoints(connection, trial.experiment, trial.number)
+        before = TrainedBefore(trial=trial, results=results, targets=targets, checkpoints=saved)
+        found[trial.reuse_key].append(before)
+    return found

@@ -110,8 +110,8 @@ EXPERIMENT = _variable(
 TRIAL = _variable(
     "TRIAL",
     "set by the pool's agent",
-    "JSON text about the trial of an experiment: its number, ID, and seed, and the searcher's metric. Its presence means "
-    "that lengths come from the searcher",
+    "JSON text about the trial of an experiment: its number, ID, and seed, and the searcher's metric. With it, lengths "
+    "come from the searcher",
 )
 LOCAL_SLOTS = _variable(
     "LOCAL_SLOTS",

@@ -1,8 +1,8 @@
 """The standing agent of a node in a pool: runs what the coordinator assigns to its slots, each in a process of its own.
 
 One thread decides and acts; it waits for process ends, signals and orders in one place and never for the coordinator.
-It starts what it is told to run and does not, and ends what it runs and is not told to. While the coordinator is away,
-what runs goes on. On SIGTERM and SIGINT all trials save and leave; if it is killed, all that it started ends with it."""
+Orders name all that should run here: it starts what is missing, and ends the rest. While the coordinator is away,
+what runs continues. On SIGTERM and SIGINT all trials save and leave; if it is killed, all that it started ends too."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class LocalFiles:
 
     @property
     def start(self) -> Path:
-        """Held by whoever starts or ends the service."""
+        """Held while the service is started or ends."""
         return self.folder / "start.lock"
 
     @property

@@ -1,6 +1,6 @@
 """A pool agent's calls: all that it has, in one long call after another, and at once when something has changed.
 
-Two threads, each with its own connection. They ask again for as long as the coordinator is away; what runs goes on."""
+Two threads, each with its own connection. They ask again for as long as the coordinator is away; trials continue."""
 
 from __future__ import annotations
 

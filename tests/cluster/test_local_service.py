@@ -1,4 +1,4 @@
-"""The local service: started by the first command that needs it, kept alive, continued after kill -9, gone when idle."""
+"""The local service: started by the first command that needs it, kept alive, kept after kill -9, ended if idle."""
 
 from __future__ import annotations
 

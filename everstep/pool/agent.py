@@ -120,8 +120,8 @@ class PoolAgent:
                 self._folders.let_go(number)
         for end in orders.end:
             self._end(end)
-        told = {each.number for each in (*orders.run, *orders.end)}
-        for number in self._running.keys() - told:
+        named = {each.number for each in orders.run} | {each.number for each in orders.end}
+        for number in self._running.keys() - named:
             self._end(EndOrder(number=number, how=KILL, reason="the coordinator knows nothing of it"))
         for order in orders.run:
             if order.number not in self._running and order.number not in self._ended and not self._is_closing:

@@ -77,10 +77,9 @@ class KnownAgent:
         order = ready.get(given.number)
         if given.number not in self.reported:
             return order
-        return replace(order, **_LEAN) if order is not None else _known(given)
-
-
-_LEAN: dict[str, dict[str, object]] = {"hparams": {}, "order": {}, "config": {}, "policy": {}}
+        if order is None:
+            return _known(given)
+        return replace(order, hparams={}, order={}, config={}, policy={})
 
 
 def _known(given: Assignment) -> wire.AssignmentOrder:

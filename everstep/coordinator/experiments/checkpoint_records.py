@@ -61,9 +61,9 @@ class CheckpointRecords:
 
     async def warm_start(self, spec: wire.ExperimentSpec) -> dict[str, Any]:
         """The checkpoint that all trials begin with."""
-        uuid = spec.source_checkpoint_uuid
-        if spec.source_trial_id and not uuid:
-            uuid = await self._latest_of(spec.source_trial_id)
+        uuid = spec.source_checkpoint_uuid or spec.searcher.get("source_checkpoint_uuid") or ""
+        if not uuid and (trial_id := spec.source_trial_id or spec.searcher.get("source_trial_id")):
+            uuid = await self._latest_of(trial_id)
         if not uuid:
             return {}
         found = await self._find(uuid)

@@ -175,7 +175,9 @@ def test_paused_trials_leave_their_slots_and_are_not_counted(staged):
     staged(pause, go_on)
 
 
-@pytest.mark.parametrize(("action", "how", "final"), [("cancel", "park", "STOPPING_CANCELED"), ("kill", "kill", "STOPPING_KILLED")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("action", "how", "final"), [("cancel", "park", "STOPPING_CANCELED"), ("kill", "kill", "STOPPING_KILLED")]
+)
 def test_a_canceled_experiment_is_over_when_its_last_process_is(staged, action, how, final):
     async def story(stage):
         number = await stage.create("random", max_trials=2)

@@ -1,8 +1,8 @@
 """Messages between a pool's agents and the coordinator.
 
 A slot is one worker's place on a node. An assignment gives a slot to a trial; its number is used once. Both sides say
-all they have in each call, so a lost or repeated one changes nothing: orders name all that should run on a
-node, and its agent starts what is missing and ends the rest."""
+all they have in each call, so a lost or repeated one changes nothing: an agent starts assignments
+that are in its orders and do not run, and ends those that run and are not."""
 
 from __future__ import annotations
 

@@ -184,9 +184,14 @@ class Experiments:
         self._adopt(live, after, own.values(), checkpoints, is_event=event is not None)
 
     def _adopt(
-        self, live: LiveExperiment, facts: Experiment, changed: Iterable[Trial], checkpoints: Sequence[CheckpointRecord],
-        *, is_event: bool,
-    ) -> None:  # fmt: skip
+        self,
+        live: LiveExperiment,
+        facts: Experiment,
+        changed: Iterable[Trial],
+        checkpoints: Sequence[CheckpointRecord],
+        *,
+        is_event: bool,
+    ) -> None:
         before = live.facts.state
         live.adopt(facts, changed, self.now())
         live.adopt_checkpoints(checkpoints)

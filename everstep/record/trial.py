@@ -62,9 +62,9 @@ class TrialFacts:
 
 
 def current_trial() -> TrialFacts | None:
-    """None: this process trains no trial."""
+    """None: this process trains no trial, or has no coordinator."""
     text = env.value(env.TRIAL)
-    if text is None:
+    if text is None or env.coordinator_url() is None:
         return None
     try:
         told = json.loads(text)
@@ -133,9 +133,15 @@ class TrialCalls:
 
 def open_calls() -> TrialCalls | None:
     """To the experiment of this worker's trial; None: it has none."""
-    url, token = env.coordinator_url(), env.token()
-    if current_trial() is None or not (url and token):
+    if current_trial() is None:
         return None
+    url, token = env.coordinator_url() or "", env.token()
+    if token is None:
+        raise UsageError(
+            f"{env.TRIAL} is set, but no token",
+            hint=f"set {env.TOKEN_FILE} to the coordinator's token file (mode 0600), or {env.TOKEN}",
+            code="token-missing",
+        )
     return TrialCalls(Coordinator(url, token, env.job()), env.coordinator_deadline_s())
 
 

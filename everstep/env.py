@@ -113,6 +113,16 @@ TRIAL = _variable(
     "The [trial](experiments.md) that a worker trains, as JSON: `experiment`, `trial`, `trial_id`, `seed`, `metric`, "
     "`unit`, `smaller_is_better`, `warm_start`, … With it, lengths come from the search",
 )
+LOCAL_SLOTS = _variable(
+    "LOCAL_SLOTS",
+    "`auto`: one per GPU, otherwise one per CPU",
+    "Number of trials that the local service runs at once; read when it is started",
+)
+LOCAL_IDLE = _variable(
+    "LOCAL_IDLE_S",
+    "`60`",
+    "Number of seconds after which the local service ends if no experiment is active and no command uses it",
+)
 HOME = _variable(
     "HOME",
     "`~/.local/share/everstep`",
@@ -158,6 +168,7 @@ LEVELS = _variable(
     "levels are off for one worker, they are off for all (for comparisons)",
 )
 SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have already run")
+DET_MASTER = "DET_MASTER"  # Determined's name for the coordinator's URL, which `everstep experiment` reads too
 
 
 # --- the environment as a whole -------------------------------------------------------------------
@@ -272,6 +283,10 @@ def is_one_node() -> bool:
 
 def coordinator_deadline_s() -> float:
     return float(os.environ.get(COORDINATOR_DEADLINE, "600"))
+
+
+def local_idle_s() -> float:
+    return float(os.environ.get(LOCAL_IDLE) or "60")
 
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"

@@ -18,6 +18,7 @@ from everstep.coordinator.job_band import JobBand
 from everstep.coordinator.job_listing import JobListing
 from everstep.coordinator.job_logs import JobLogs
 from everstep.coordinator.metrics import Metrics
+from everstep.coordinator.pool.pool import Pool
 from everstep.coordinator.retention import DAYS, JobRetention
 from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.replies import generation_view
@@ -60,6 +61,7 @@ class Service:
         )
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
+        self.pool = Pool(store, now=self._clock.now, turns=self._turns)
         trial_jobs = TrialJobs(self.create, self.job)
         self.experiments = Experiments(store, self._reader, trial_jobs, self._turns, self._clock.now)
         self.trials = TrialCalls(self.experiments)
@@ -70,7 +72,9 @@ class Service:
 
     async def start(self) -> None:
         """Continue what the store holds."""
-        await self.experiments.start()
+        await self.pool.load()
+        await self.experiments.start(self.pool)
+        self.pool.open(self.experiments)
 
     def _note_points(self, news: list[SeriesNews]) -> None:
         """Called by the thread that keeps metrics."""
@@ -81,6 +85,7 @@ class Service:
         """Answer the calls that are held: this process is about to end."""
         self.stream.close()
         self.logs.let_go()
+        self.pool.let_go()
         self.experiments.let_go()
         for job in self._jobs.values():
             job.let_go()
@@ -88,6 +93,7 @@ class Service:
     async def close(self) -> None:
         self._ticking.cancel()
         self.feed.close()
+        await self.pool.close()
         await self.experiments.close()
         await self.retention.close()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))

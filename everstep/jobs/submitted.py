@@ -186,8 +186,11 @@ def _missing_script(job: Job, workdir: Path) -> str:
 
 def _refuse_search(job: Job) -> None:
     if job.searcher is not None and job.searcher.name != "single":
-        message = f"searcher.name: {job.searcher.name}: only single is supported"
-        raise UsageError(message, hint="--set searcher.name=single runs it once", code="searcher-not-supported")
+        raise UsageError(
+            f"searcher.name: {job.searcher.name}: this file is an experiment of many trials, and not one job",
+            hint="`everstep e create FILE .` runs it; --set searcher.name=single trains one trial",
+            code="searcher-needs-experiment",
+        )
 
 
 def _ticket(job: Job, platform: Platform, job_file: Path | None) -> tuple[Ticket, tuple[str, ...]]:

@@ -29,8 +29,15 @@ _MAX_NURSERIES = 4
 class Starter:
     """`open` it early, `attach` it to the agent's loop, `close` it when all is done."""
 
-    def __init__(self, env: Mapping[str, str], nursery: NurseryClient | None, *, keep_warm_s: float = 0.0) -> None:
-        self._env, self._keep_warm_s = dict(env), keep_warm_s
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        nursery: NurseryClient | None,
+        *,
+        keep_warm_s: float = 0.0,
+        keeps_control: bool = True,
+    ) -> None:
+        self._env, self._keep_warm_s, self._keeps_control = dict(env), keep_warm_s, keeps_control
         self._nursery = nursery
         self._num_nurseries = 1
         self._is_awaited = nursery is not None  # only the first one is waited for
@@ -40,13 +47,21 @@ class Starter:
 
     @classmethod
     def open(
-        cls, command: Sequence[str], *, num_workers: int, outer: Mapping[str, str], keep_warm_s: float = 0.0
+        cls,
+        command: Sequence[str],
+        *,
+        num_workers: int,
+        outer: Mapping[str, str],
+        keep_warm_s: float = 0.0,
+        keeps_control: bool = True,
     ) -> Starter:
+        """`keeps_control`: what is kept warm is also a process for the next run's coordinator."""
         env = nursery_environment(outer, num_workers)
         if not _can_have_nursery(command, outer):
             return cls(env, None)
         nursery = _warm_nursery(env, WORKERS, may_start=keep_warm_s > 0, idle_s=keep_warm_s)
-        return cls(env, nursery or NurseryClient.start(env), keep_warm_s=keep_warm_s)
+        nursery = nursery or NurseryClient.start(env)
+        return cls(env, nursery, keep_warm_s=keep_warm_s, keeps_control=keeps_control)
 
     @property
     def nursery_pid(self) -> int | None:
@@ -153,7 +168,7 @@ class Starter:
 
     def _keep_control(self) -> None:
         """Have a nursery for the next run's coordinator. Only now: while a job starts, it needs the cores itself."""
-        if self._keep_warm_s > 0:
+        if self._keep_warm_s > 0 and self._keeps_control:
             env = plain_environment(names.everything())
             nursery = _warm_nursery(env, CONTROL, may_start=True, idle_s=self._keep_warm_s)
             if nursery is not None:

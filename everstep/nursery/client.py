@@ -31,7 +31,7 @@ from everstep.nursery.messages import (
 )
 from everstep.process import Child, ending_code, program_command
 
-WORKERS, CONTROL = "workers", "control"  # what a nursery's forks will be, and so what it has imported
+WORKERS, CONTROL, NODES = "workers", "control", "nodes"  # what a nursery's forks will be: what it has imported
 _ANSWER_S = 5.0  # a fork takes milliseconds; the machine may be busy
 _END_S = 2.0  # for a nursery whose agent goes to kill its workers
 
@@ -62,12 +62,12 @@ class NurseryClient:
         self.problem = ""  # why it will never be of use
 
     @classmethod
-    def start(cls, env: Mapping[str, str]) -> NurseryClient:
+    def start(cls, env: Mapping[str, str], kind: str = WORKERS) -> NurseryClient:
         """One of our own, which ends with us. It is not ready yet: it says so."""
         ours, theirs = pair()
         output = tempfile.TemporaryFile()  # noqa: SIM115  closed with the nursery
         with theirs:
-            command = nursery_command(theirs.fileno(), WORKERS)
+            command = nursery_command(theirs.fileno(), kind)
             process = Child.start(command, env=env, output=output, descriptors=[theirs.fileno()])
         return cls(ours, process=process, output=output)
 

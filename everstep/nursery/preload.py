@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from everstep import env
-from everstep.nursery.client import CONTROL
+from everstep.nursery.client import CONTROL, WORKERS
 from everstep.waiting import wait_until
 
 T = TypeVar("T")
@@ -45,6 +45,7 @@ _FOR_CONTROL = (
     "uvicorn.protocols.http.auto",
     "runpy",
 )
+_FOR_NODES = ("everstep.cli.main", "everstep.cli.pool", "everstep.pool.trial_node", "everstep.jobs.run", "runpy")
 _REHEARSAL_S = 30.0
 _ENDING_S = 1.0  # for threads that end with a fork
 
@@ -52,8 +53,8 @@ _ENDING_S = 1.0  # for threads that end with a fork
 def preload(kind: str) -> str:
     """Import; why this process must not be forked, "" if it may."""
     before = _open_descriptors()
-    if kind == CONTROL:
-        _import(_FOR_CONTROL)
+    if kind != WORKERS:
+        _import(_FOR_CONTROL if kind == CONTROL else _FOR_NODES)
     else:
         _import(_FOR_WORKERS)
         _import(_learn())

@@ -18,6 +18,7 @@ import torch
 from everstep.checkpoint import index
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.checkpoint.code_snapshot import take_snapshot
+from everstep.checkpoint.download import has_state
 from everstep.core.distributed import EngineContext
 from everstep.core.import_path import import_from_path
 from everstep.engine.fixed_world import LoneMembership
@@ -248,7 +249,7 @@ def load_trial_from_checkpoint_path(
         raise UsageError(
             f"{folder} is not a checkpoint: {error}", hint="client.get_checkpoint(uuid)", code="not-a-checkpoint-folder"
         ) from error
-    with Checkpointer(origin["uri"]) as checkpointer:
+    with Checkpointer(folder if has_state(folder, origin["step"]) else origin["uri"]) as checkpointer:
         state = checkpointer.load(origin["step"])
         assert checkpointer.loaded is not None
         hparams = checkpointer.loaded.hparams

@@ -94,6 +94,7 @@ def make_plan(
 
     is_trial: of a search, which says how long to train; the length is a bound of the script's own."""
     searcher = exp_conf.get("searcher") or {}
+    is_test = is_test or exp_conf.get("test_mode") is True  # of `everstep e create --test`
     if length is None:
         length = configured_length(exp_conf) or (UNBOUNDED if is_trial else None)
     if not is_test:

@@ -87,10 +87,12 @@ def pack(
     *,
     ignore_file: str = IGNORE_FILE,
     private: Collection[Path] = (),
+    includes: Collection[Path] = (),
     max_bytes: int = MAX_BYTES,
     skips_outside_links: bool = False,
 ) -> Code:
-    """Files in `private` hold secrets and stay here. A link out of the folder is an error, unless it is skipped."""
+    """Files in `private` hold secrets and stay here. A link out of the folder is an error, unless it is skipped.
+    `includes`: other files and folders, each under its own name beside the code."""
     if not folder.is_dir():
         raise UsageError(
             f"not a folder: {folder}", hint="give the folder that holds the training code", code="code-folder-missing"
@@ -100,13 +102,14 @@ def pack(
     taken = [name for name in found.taken if (folder / name).resolve() not in kept]
     if skips_outside_links:
         taken = [name for name in taken if not (folder / name).is_symlink() or _stays_inside(folder, folder / name)]
+    sources = [(folder, name) for name in taken] + _included(includes, set(taken), ignore_file)
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=6) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for path in (folder / name for name in taken):
-            info = _info(tar, folder, path)
+        for base, path in ((base, base / name) for base, name in sources):
+            info = _info(tar, base, path)
             if tar.offset + info.size > max_bytes:
                 raise UsageError(
                     f"the code in {folder} is larger than {max_bytes >> 20} MiB, counted up to {info.name}",
@@ -119,7 +122,25 @@ def pack(
             else:
                 tar.addfile(info)
     data = buffer.getvalue()
-    return Code(sha256=hashlib.sha256(data).hexdigest(), data=data, files=replace(found, taken=tuple(taken)))
+    names = tuple(name for _, name in sources)
+    return Code(sha256=hashlib.sha256(data).hexdigest(), data=data, files=replace(found, taken=names))
+
+
+def _included(includes: Collection[Path], taken: set[str], ignore_file: str) -> list[tuple[Path, str]]:
+    """(folder, name in it) of what is packed beside the code."""
+    sources: list[tuple[Path, str]] = []
+    for path in (each.absolute() for each in includes):
+        if not path.exists():
+            raise UsageError(f"--include {path}: no such file or folder", hint="give its path", code="include-missing")
+        below = find_code(path, ignore_file=ignore_file).taken if path.is_dir() else ()
+        sources += [(path.parent, f"{path.name}/{name}") for name in below] or [(path.parent, path.name)]
+    tops = [name for _, name in sources]
+    for name in tops:
+        if name in taken or tops.count(name) > 1:
+            raise UsageError(
+                f"--include {name}: the code has a file of that name", hint="rename one of them", code="include-twice"
+            )
+    return sources
 
 
 def read_from(folder: str, sha256: str) -> bytes:

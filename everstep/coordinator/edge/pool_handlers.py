@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from everstep import wire
+from everstep.coordinator.edge.connection import WHEN_LOST
 from everstep.coordinator.edge.handlers import HttpCall
-from everstep.errors import UNKNOWN, Refused
 
 
-async def pool(_call: HttpCall, pool: str) -> wire.PoolView:
-    raise _unknown(pool)
+async def pool(call: HttpCall, pool: str) -> wire.PoolView:
+    return call.service.pool.view(pool)
 
 
-async def report_pool(_call: HttpCall, pool: str, agent: str, message: wire.PoolReport) -> wire.PoolOrders:
-    raise _unknown(pool)
+async def report_pool(call: HttpCall, pool: str, agent: str, message: wire.PoolReport) -> wire.PoolOrders:
+    """An agent's end is seen at once: the kernel closes its connection."""
+    if WHEN_LOST in call.scope:
+        call.scope[WHEN_LOST](lambda: call.service.pool.note_hang_up(pool, agent, message.incarnation))
+    return await call.service.pool.report(pool, agent, message)
 
 
-async def pool_agent_leaves(_call: HttpCall, pool: str, agent: str, message: wire.AgentLeave) -> None:
-    raise _unknown(pool)
-
-
-def _unknown(pool: str) -> Refused:
-    return Refused(f"there is no pool {pool}", status=UNKNOWN, code="pool-unknown")
+async def pool_agent_leaves(call: HttpCall, pool: str, agent: str, message: wire.AgentLeave) -> None:
+    await call.service.pool.leave(pool, agent, message)

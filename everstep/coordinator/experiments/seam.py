@@ -39,6 +39,9 @@ class TrialSource(Protocol):
     def order(self, candidate: Candidate) -> wire.AssignmentOrder:
         """Number and slot are filled in by the pool."""
 
+    def note_parking(self, experiment: int, trial: int) -> None:
+        """The trial is asked to give its slot back: its next question is answered so."""
+
     async def placed(self, candidate: Candidate, assignment: int) -> None:
         """The trial has this assignment, and no process yet."""
 

@@ -105,9 +105,7 @@ def test_lines_become_results_and_the_search_ends_the_trial(
     assert [(each["length"], each["metric"]) for each in results] == [(1, 1.0), (2, 0.9), (3, 0.8), (4, 0.7), (5, 0.6)]
 
 
-def test_the_last_line_counts_without_its_end(
-    tmp_path: Path, search: tuple[Coordinator, list[dict[str, Any]]]
-) -> None:
+def test_the_last_line_counts_without_its_end(tmp_path: Path, search: tuple[Coordinator, list[dict[str, Any]]]) -> None:
     coordinator, results = search
     (tmp_path / "w0").mkdir()
     (tmp_path / "w0" / "stdout.log").write_text("")

@@ -1,4 +1,4 @@
-"""How long a trial of a search trains, and where its files are: decided from the job file, the target and the progress."""
+"""How long a trial of a search trains, and where its files are: from the job file, the target and the progress."""
 
 from __future__ import annotations
 
@@ -113,9 +113,7 @@ def place(facts: TrialFacts, config: dict[str, Any] | None = None, checkpoints: 
     return choose_paths(context, FitPlan(length=Batch(5), reporting=Batch(5)), facts).checkpoints
 
 
-def test_each_trial_has_its_place_and_finds_it_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_trial_has_its_place_and_finds_it_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (TrialFacts(experiment=1, trial=number, trial_id=number) for number in (1, 2))
     places = [place(each, config) for each in (first, second) for config in ({}, {"checkpoint_storage": "/data/kept"})]
     assert len(set(places)) == 4

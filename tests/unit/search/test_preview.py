@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everstep.search.config import read_searcher
-from everstep.search.preview import preview
+from everstep.search.preview import measured_unit_s, preview
 from everstep.search.read_space import read_space
 from everstep.search.space import Space
 
@@ -57,3 +57,12 @@ def test_ten_thousand_trials_are_no_burden():
     found = preview(config, Space(), batch_s=0.1, num_slots=16)
     assert found.num_trials == 10_000
     assert found.lines == ((5295, 25), (2978, 100), (1297, 400), (324, 1600), (106, 6400))
+
+
+def test_the_time_may_come_from_earlier_trials():
+    assert measured_unit_s([]) is None
+    assert measured_unit_s([(0, 3.0), (10, 0.0)]) is None
+    assert measured_unit_s([(90, 9.0), (10, 11.0), (0, 5.0)]) == 0.2
+
+    found = preview(read_searcher(ADAPTIVE), Space(), batch_s=measured_unit_s([(100, 20.0)]))
+    assert found == preview(read_searcher(ADAPTIVE), Space(), batch_s=0.2)

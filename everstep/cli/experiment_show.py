@@ -1,0 +1,200 @@
+"""`everstep e list, describe, config, list-trials, list-checkpoints`: tables, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import click
+from rich.console import Console
+
+from everstep import wire
+from everstep.cli.experiment_link import ExperimentOptions, ExperimentsOptions, link_of
+from everstep.cli.experiment_table import shown_hparams, shown_value
+from everstep.cli.options import command
+from everstep.cli.tables import print_json, table
+from everstep.jobs import experiments
+from everstep.settings import setting
+
+_WIDEST = 1000  # of a table that is not shown on a terminal
+_LIST = ("id", "name", "state", "progress", "trials", "best", "searcher", "created", "labels")
+_TRIALS = ("trial", "id", "state", "length", "latest", "best", "at", "restarts", "batches", "hyperparameters")
+_CHECKPOINTS = ("trial", "batches", "uuid", "metric", "state", "created", "where")
+_MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListExperimentsOptions(ExperimentsOptions):
+    all: bool = setting(False, "Also show archived experiments", also=("-a",))
+    csv: bool = setting(False, "Print CSV instead of a table")
+    json: bool = setting(False, "Print JSON instead of a table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsOptions(ExperimentOptions):
+    csv: bool = setting(False, "Print CSV instead of a table")
+    json: bool = setting(False, "Print JSON instead of a table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListCheckpointsOptions(RowsOptions):
+    best: int | None = setting(None, "Only the best N by the searcher's metric", metavar="N", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigOptions(ExperimentOptions):
+    json: bool = setting(False, "Print JSON instead of the file as it was written")
+
+
+@command(ListExperimentsOptions, name="list")
+def list_experiments(options: ListExperimentsOptions) -> None:
+    """List experiments, newest first."""
+    with link_of(options) as link:
+        found = experiments.all_experiments(link, is_archived=options.all)
+    if options.json:
+        print_json([asdict(each) for each in found])
+        return
+    print_rows(_LIST, [_experiment_row(each) for each in found], is_csv=options.csv, nothing="no experiments")
+
+
+def _experiment_row(view: wire.ExperimentView) -> tuple[object, ...]:
+    best = "" if view.best is None else f"{view.metric} {shown_value(view.best.metric)} (trial {view.best.trial})"
+    state = f"{view.state} (archived)" if view.is_archived else view.state
+    trials = sum(view.num_trials.values())
+    created = shown_time(view.created_at)
+    labels = ", ".join(view.labels)
+    return view.experiment, view.name, state, f"{view.progress:.0%}", trials, best, view.searcher, created, labels
+
+
+@command(RowsOptions, name="describe", no_args_is_help=True)
+def describe(options: RowsOptions) -> None:
+    """Show an experiment: its state and why, its best result, its trials."""
+    with link_of(options) as link:
+        view = link(lambda coordinator: coordinator.experiment(options.experiment))
+        trials = experiments.all_trials(link, options.experiment, sort="metric")
+    if options.json:
+        print_json({**asdict(view), "trials": [asdict(each) for each in trials]})
+        return
+    if options.csv:
+        print_rows(_TRIALS, [_trial_row(each) for each in trials], is_csv=True)
+        return
+    for name, value in _facts(view):
+        if value:
+            click.echo(f"{name + ':':14}{value}")
+    more = f"best {_MOST_SHOWN} of {len(trials)} trials; all: everstep e list-trials {view.experiment}"
+    rows = [_trial_row(each) for each in trials[:_MOST_SHOWN]]
+    print_rows(_TRIALS, rows, title=more if len(trials) > _MOST_SHOWN else None, nothing="no trials yet")
+
+
+def _facts(view: wire.ExperimentView) -> list[tuple[str, str]]:
+    best = view.best
+    result = (
+        f"{view.metric} {shown_value(best.metric)}, trial {best.trial} after {best.length} {view.unit}" if best else ""
+    )
+    kept = view.kept
+    return [
+        ("experiment", f"{view.experiment} {view.name}".strip()),
+        ("state", f"{view.state}{' (archived)' * view.is_archived}{f': {view.reason}' if view.reason else ''}"),
+        ("searcher", f"{view.searcher} for the {'least' if view.smaller_is_better else 'most'} {view.metric}"),
+        ("progress", f"{view.progress:.0%}, {view.num_slots} slots in use"),
+        ("best", result),
+        ("checkpoint", best.checkpoint if best else ""),
+        ("description", view.description),
+        ("labels", ", ".join(view.labels)),
+        ("notes", view.notes),
+        ("forked from", str(view.forked_from or "")),
+        (
+            "keeps",
+            f"{kept.experiment_best} best of all, {kept.trial_best} best and {kept.trial_latest} newest of each trial",
+        ),
+        ("created", shown_time(view.created_at)),
+        ("ended", shown_time(view.ended_at)),
+    ]
+
+
+@command(ConfigOptions, name="config", no_args_is_help=True)
+def config(options: ConfigOptions) -> None:
+    """Print the file that an experiment was created with."""
+    with link_of(options) as link:
+        found = link(lambda coordinator: coordinator.experiment_config(options.experiment))
+    if options.json:
+        print_json(found.config)
+    elif found.written:
+        click.echo(found.written, nl=not found.written.endswith("\n"))
+    else:
+        from everstep.job_file.tree import dump
+
+        click.echo(dump(found.config), nl=False)
+
+
+@command(RowsOptions, name="list-trials", no_args_is_help=True)
+def list_trials(options: RowsOptions) -> None:
+    """List the trials of an experiment."""
+    with link_of(options) as link:
+        found = experiments.all_trials(link, options.experiment)
+    if options.json:
+        print_json([asdict(each) for each in found])
+        return
+    print_rows(_TRIALS, [_trial_row(each) for each in found], is_csv=options.csv, nothing="no trials yet")
+
+
+def _trial_row(each: wire.TrialView) -> tuple[object, ...]:
+    length = f"{each.length}/{each.target}" if each.target is not None else each.length
+    at = each.best_length if each.best is not None else ""
+    values = (length, shown_value(each.latest), shown_value(each.best), at)
+    return each.trial, each.trial_id, each.state, *values, each.num_restarts, each.batches, shown_hparams(each.hparams)
+
+
+@command(ListCheckpointsOptions, name="list-checkpoints", no_args_is_help=True)
+def list_checkpoints(options: ListCheckpointsOptions) -> None:
+    """List the checkpoints of an experiment."""
+    with link_of(options) as link:
+        found = experiments.all_checkpoints(link, options.experiment)
+        if options.best is not None:
+            view = link(lambda coordinator: coordinator.experiment(options.experiment))
+            found = experiments.best_checkpoints(found, number=options.best, smaller_is_better=view.smaller_is_better)
+    if options.json:
+        print_json([asdict(each) for each in found])
+        return
+    rows = [
+        (each.trial, each.step, each.uuid, shown_value(each.metric), each.state, shown_time(each.created_at), each.uri)
+        for each in found
+    ]
+    print_rows(_CHECKPOINTS, rows, is_csv=options.csv, nothing="no checkpoints")
+
+
+def print_rows(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    is_csv: bool = False,
+    title: str | None = None,
+    nothing: str = "",
+) -> None:
+    rows = list(rows)
+    if is_csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *rows])
+    elif not rows:
+        click.echo(nothing)
+    else:
+        width = None if sys.stdout.isatty() else _WIDEST  # a pipe has no width: programs need whole names
+        Console(width=width).print(table(title, columns, rows, folds=True))
+
+
+def shown_time(seconds: float | None) -> str:
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}" if seconds else ""
+
+
+COMMANDS = {
+    "list": list_experiments,
+    "describe": describe,
+    "config": config,
+    "list-trials": list_trials,
+    "lt": list_trials,
+    "list-checkpoints": list_checkpoints,
+    "lc": list_checkpoints,
+}

@@ -1,0 +1,203 @@
+"""`everstep e pause, activate, cancel, kill, archive, unarchive, delete, wait, label, set`: change an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+import click
+
+from everstep import wire
+from everstep.cli.experiment_create import local_line
+from everstep.cli.experiment_follow import Interrupted, exit_code, facts_of, follow, interruptible, print_end
+from everstep.cli.experiment_link import ExperimentOptions, link_of
+from everstep.cli.options import DeclaredCommand, command, say
+from everstep.cli.tables import print_json
+from everstep.jobs import experiments
+from everstep.settings import setting
+
+_TEXTS = {
+    "pause": "Pause an experiment: its trials save, and give back their slots.",
+    "cancel": "End an experiment; its trials save first.",
+    "kill": "End an experiment at once; its trials do not save.",
+    "archive": "Hide an experiment that is over from the list.",
+    "unarchive": "Show an archived experiment in the list again.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActOptions(ExperimentOptions):
+    json: bool = setting(False, "Print JSON instead of a line")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivateOptions(ActOptions):
+    detach: bool = setting(False, "Do not show the experiment until it ends", also=("-d",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteOptions(ActOptions):
+    yes: bool = setting(False, "Do not ask", also=("-y",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitOptions(ExperimentOptions):
+    polling_interval: float = setting(5.0, "Seconds between two looks", metavar="S", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(ActOptions):
+    label: str = setting(..., "The label", is_argument=True, metavar="LABEL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(ActOptions):
+    text: str = setting(..., "The new text", is_argument=True, metavar="TEXT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepOptions(ActOptions):
+    save_experiment_best: int | None = setting(None, "Checkpoints: the best of all trials", metavar="N", least=0)
+    save_trial_best: int | None = setting(None, "Checkpoints: the best of each trial", metavar="N", least=0)
+    save_trial_latest: int | None = setting(None, "Checkpoints: the newest of each trial", metavar="N", least=0)
+    yes: bool = setting(False, "Do not ask", also=("-y",))
+
+
+def _print(view: wire.ExperimentView, options: ActOptions) -> None:
+    if options.json:
+        print_json(asdict(view))
+        return
+    archived = " (archived)" if view.is_archived else ""
+    click.echo(f"experiment {view.experiment} {view.state}{archived}{f': {view.reason}' if view.reason else ''}")
+
+
+def _acting(action: str) -> DeclaredCommand:
+    def call(options: ActOptions) -> None:
+        with link_of(options) as link:
+            _print(experiments.act(link, options.experiment, action), options)
+
+    call.__doc__ = _TEXTS[action]
+    return command(ActOptions, name=action, no_args_is_help=True)(call)
+
+
+@command(ActivateOptions, name="activate", no_args_is_help=True)
+def activate(options: ActivateOptions) -> int:
+    """Continue a paused experiment. On this machine, it is shown until it ends; Ctrl-C pauses it again."""
+    with link_of(options) as link:
+        if link.is_local and not options.json:
+            click.echo(local_line())
+        view = experiments.act(link, options.experiment, "activate")
+        if options.json or options.detach or not link.is_local:
+            _print(view, options)
+            return 0
+        return follow(link, options.experiment)
+
+
+@command(DeleteOptions, name="delete", no_args_is_help=True)
+def delete(options: DeleteOptions) -> int:
+    """Delete an experiment that is over, with its trials, logs, metrics and checkpoints."""
+    question = (
+        f"Delete experiment {options.experiment} with its trials, logs, metrics and checkpoints? "
+        "`everstep e archive` only hides it"
+    )
+    if not options.yes and not click.confirm(question):
+        return 1
+    with link_of(options) as link:
+        view = experiments.act(link, options.experiment, "delete")
+    if options.json:
+        _print(view, options)
+    else:
+        click.echo(f"experiment {options.experiment} deleted")
+    return 0
+
+
+@command(WaitOptions, name="wait", no_args_is_help=True)
+def wait(options: WaitOptions) -> int:
+    """Wait until an experiment is over. Exit code 0 if it completed. Ctrl-C stops waiting, not the experiment."""
+    with link_of(options) as link:
+        try:
+            with interruptible():
+                view = experiments.wait(link, options.experiment, options.polling_interval)
+        except Interrupted as interrupted:
+            say(f"experiment {options.experiment} continues")
+            return 128 + interrupted.number
+        print_end(link, replace(facts_of(link, options.experiment), view=view))
+        return exit_code(view)
+
+
+# --- what people write on it --------------------------------------------------------------------------
+
+
+@click.group(no_args_is_help=True)
+def label() -> None:
+    """Add or remove a label."""
+
+
+@click.group(name="set", no_args_is_help=True)
+def set_() -> None:
+    """Set the name, the description, the notes, or how many checkpoints to keep."""
+
+
+def _labeling(name: str, *, is_wanted: bool, text: str) -> DeclaredCommand:
+    def call(options: LabelOptions) -> None:
+        with link_of(options) as link:
+            view = experiments.relabel(link, options.experiment, options.label, is_wanted=is_wanted)
+        if options.json:
+            _print(view, options)
+        else:
+            click.echo(f"experiment {options.experiment}: {', '.join(view.labels) or 'no labels'}")
+
+    call.__doc__ = text
+    return command(LabelOptions, name=name, no_args_is_help=True)(call)
+
+
+def _writing(name: str, change: Callable[[str], wire.ExperimentChange]) -> DeclaredCommand:
+    def call(options: TextOptions) -> None:
+        with link_of(options) as link:
+            view = experiments.change(link, options.experiment, change(options.text))
+        if options.json:
+            _print(view, options)
+        else:
+            click.echo(f"experiment {options.experiment}: {name} set")
+
+    call.__doc__ = f"Set the {name} of an experiment."
+    return command(TextOptions, name=name, no_args_is_help=True)(call)
+
+
+@command(KeepOptions, name="gc-policy", no_args_is_help=True)
+def gc_policy(options: KeepOptions) -> int:
+    """Set how many checkpoints an experiment keeps: the union of the given numbers. The others are deleted."""
+    with link_of(options) as link:
+        old = link(lambda coordinator: coordinator.experiment(options.experiment)).kept
+        given = {
+            "experiment_best": options.save_experiment_best,
+            "trial_best": options.save_trial_best,
+            "trial_latest": options.save_trial_latest,
+        }
+        kept = replace(old, **{name: number for name, number in given.items() if number is not None})
+        question = (
+            f"Keep {kept.experiment_best} best of all, {kept.trial_best} best and {kept.trial_latest} newest of each "
+            f"trial, and delete the other checkpoints of experiment {options.experiment}?"
+        )
+        if not options.yes and not click.confirm(question):
+            return 1
+        _print(experiments.change(link, options.experiment, wire.ExperimentChange(kept=kept)), options)
+    return 0
+
+
+label.add_command(_labeling("add", is_wanted=True, text="Add a label to an experiment."))
+label.add_command(_labeling("remove", is_wanted=False, text="Remove a label from an experiment."))
+set_.add_command(_writing("name", lambda text: wire.ExperimentChange(name=text)))
+set_.add_command(_writing("description", lambda text: wire.ExperimentChange(description=text)))
+set_.add_command(_writing("notes", lambda text: wire.ExperimentChange(notes=text)))
+set_.add_command(gc_policy)
+
+COMMANDS = {
+    **{action: _acting(action) for action in _TEXTS},
+    "activate": activate,
+    "unpause": activate,
+    "delete": delete,
+    "wait": wait,
+    "label": label,
+    "set": set_,
+}

@@ -1,0 +1,1 @@
+"""Slots of machines: which trial gets which, and what became of it."""

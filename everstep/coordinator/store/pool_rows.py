@@ -1,0 +1,69 @@
+"""The rows of pools: assignments, whose numbers are never used again, and agents.
+
+Blocking; knows nothing of decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import Connection, delete, func, select
+
+from everstep.coordinator.pool.decisions import LIVE, Assignment
+from everstep.coordinator.store.store import Store
+from everstep.coordinator.store.tables import ASSIGNMENTS, POOL_AGENTS
+from everstep.storage.database import upsert
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolAgentRow:
+    pool: str
+    agent: str
+    incarnation: str
+    num_slots: int
+    kind: str
+    seen_at: float  # time of day
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolRows:
+    """What a coordinator finds when it starts."""
+
+    live: list[Assignment]
+    agents: list[PoolAgentRow]
+    last_number: int
+
+
+class PoolStore:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def load(self) -> PoolRows:
+        return await self._store.in_thread(lambda: self._store.read(_load))
+
+    async def save(
+        self,
+        assignments: Sequence[Assignment],
+        agents: Sequence[PoolAgentRow] = (),
+        gone: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """`gone`: agents that have left, by pool and name."""
+
+        def save(connection: Connection) -> None:
+            upsert(connection, ASSIGNMENTS, [asdict(each) for each in assignments])
+            for pool, agent in gone:
+                is_it = (POOL_AGENTS.c.pool == pool) & (POOL_AGENTS.c.agent == agent)
+                connection.execute(delete(POOL_AGENTS).where(is_it))
+            upsert(connection, POOL_AGENTS, [asdict(each) for each in agents])
+
+        await self._store.write(save)
+
+
+def _load(connection: Connection) -> PoolRows:
+    live = select(ASSIGNMENTS).where(ASSIGNMENTS.c.state.in_(LIVE)).order_by(ASSIGNMENTS.c.number)
+    agents = select(POOL_AGENTS).order_by(POOL_AGENTS.c.pool, POOL_AGENTS.c.agent)
+    return PoolRows(
+        live=[Assignment(**row) for row in connection.execute(live).mappings()],
+        agents=[PoolAgentRow(**row) for row in connection.execute(agents).mappings()],
+        last_number=connection.scalar(select(func.max(ASSIGNMENTS.c.number))) or 0,
+    )

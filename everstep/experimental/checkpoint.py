@@ -1,0 +1,148 @@
+"""A checkpoint by its UUID, wherever it was written: as a local folder with its code and, once downloaded, its state.
+
+It is found in this user's index, or else by the coordinator, which knows those of all its jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from everstep import env, wire
+from everstep.checkpoint import code_snapshot, index
+from everstep.checkpoint.download import DESCRIPTION, description, fetch_state
+from everstep.errors import UNKNOWN, NoCheckpoint, Refused
+from everstep.experimental.session import CURRENT
+from everstep.storage import private_file
+from everstep.storage.base import Storage, open_storage
+
+log = logging.getLogger("everstep.checkpoint")
+
+
+class CheckpointState(enum.Enum):
+    ACTIVE = "ACTIVE"
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+    DELETED = "DELETED"
+
+
+class DownloadMode(enum.Enum):
+    """Determined's; every mode reads the storage directly here."""
+
+    AUTO = "auto"
+    DIRECT = "direct"
+    MASTER = "master"
+
+
+class CheckpointPath(str):
+    """The path of a local folder with `code/` and `checkpoint.json`, and which checkpoint it belongs to."""
+
+    uuid: str
+    uri: str
+    step: int
+
+    def __new__(cls, path: str | os.PathLike[str], *, uuid: str, uri: str, step: int) -> CheckpointPath:
+        self = super().__new__(cls, os.fspath(path))
+        self.uuid, self.uri, self.step = uuid, uri, step
+        return self
+
+    def download(
+        self, path: str | os.PathLike[str] | None = None, mode: DownloadMode = DownloadMode.AUTO
+    ) -> CheckpointPath:
+        """The folder with code and state: this one, or with a `path`, a copy there. `Checkpointer(folder).load(step)`
+        and `load_trial_from_checkpoint_path(folder)` need nothing else."""
+        if path is not None:
+            shutil.copytree(self, path, dirs_exist_ok=True)
+        target = self if path is None else CheckpointPath(path, uuid=self.uuid, uri=self.uri, step=self.step)
+        with contextlib.closing(open_storage(self.uri)) as storage:
+            fetch_state(storage, index.newest_of_step(storage, self.step, self.uuid), Path(target))
+        return target
+
+    @property
+    def view(self) -> wire.SavedCheckpoint | None:
+        """What the coordinator knows of it; None: nothing."""
+        return _known(self.uuid)
+
+    @property
+    def state(self) -> CheckpointState:
+        known = self.view
+        return CheckpointState.COMPLETED if known is None else CheckpointState(known.state)
+
+    @property
+    def experiment_id(self) -> int | None:
+        known = self.view
+        return None if known is None else known.experiment or None
+
+    def get_metrics(self) -> dict[str, Any]:
+        """The validation metrics that it was saved with."""
+        known = self.view
+        return {} if known is None else dict(known.metrics)
+
+
+def get_checkpoint(uuid: str) -> CheckpointPath:
+    """The checkpoint with that uuid, which the training prints; NoCheckpoint if it is unknown or was deleted."""
+    uuid = index.check_uuid(uuid)
+    uri, step = _find(uuid)
+    with contextlib.closing(open_storage(uri)) as storage:
+        manifest = index.newest_of_step(storage, step, uuid).manifest
+        assert manifest is not None
+        wanted = {"uuid": uuid, "uri": uri, "step": step, "code": (manifest.code or {}).get("sha256")}
+        folder = env.home() / "cache" / uuid
+        if description(folder) != wanted:
+            _create(folder, wanted, storage, manifest.code)
+    return CheckpointPath(folder, uuid=uuid, uri=uri, step=step)
+
+
+def _find(uuid: str) -> tuple[str, int]:
+    try:
+        return index.find(uuid)
+    except NoCheckpoint as unknown:
+        if unknown.code != "checkpoint-uuid-unknown" or (known := _known(uuid)) is None:
+            raise
+    if "://" not in known.uri and not Path(known.uri).is_dir():
+        raise NoCheckpoint(
+            f"checkpoint {uuid} is in {known.uri}, on the machine that saved it (job {known.job})",
+            hint="read it there, or let jobs save where all machines can read: checkpoint: {uri: s3://…}",
+            code="checkpoint-elsewhere",
+        )
+    return known.uri, known.step
+
+
+def _known(uuid: str) -> wire.SavedCheckpoint | None:
+    if not CURRENT.has_coordinator:
+        return None
+    try:
+        return CURRENT.link(lambda coordinator: coordinator.checkpoint(uuid))
+    except Refused as refused:
+        if refused.status != UNKNOWN:
+            raise
+        return None
+
+
+def _create(folder: Path, wanted: dict[str, Any], storage: Storage, record: dict[str, Any] | None) -> None:
+    aside = private_file.make_folder(folder.parent) / f".{folder.name}.{os.getpid()}-{os.urandom(4).hex()}"
+    try:
+        private_file.make_folder(aside / code_snapshot.FOLDER)
+        if record is None:
+            log.warning("checkpoint %s was saved without code: its code/ is empty", wanted["uuid"])
+        else:
+            code_snapshot.restore(storage, record, aside / code_snapshot.FOLDER)
+        private_file.write_json(aside / DESCRIPTION, wanted)
+        with private_file.locked(folder.parent / "lock"):
+            if description(folder) != wanted:  # otherwise another process was quicker
+                _put_in_place(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _put_in_place(aside: Path, folder: Path) -> None:
+    """Replaces a folder of an earlier checkpoint that was saved at the same place with the same step."""
+    former = aside.with_name(f"{aside.name}-former")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(folder, former)
+    os.rename(aside, folder)
+    shutil.rmtree(former, ignore_errors=True)

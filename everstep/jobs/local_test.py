@@ -1,0 +1,73 @@
+"""Test mode in this terminal alone: the first trial of an experiment, one batch, one validation and one checkpoint, as
+`everstep run` runs it, in a copy of the packed code that is removed afterwards."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep import env, wire
+from everstep.job_file.order import NodeOrder
+from everstep.jobs.experiments import PreparedExperiment
+from everstep.process import Child
+from everstep.search.draws import trial_seed
+from everstep.search.read_space import read_space
+from everstep.storage import code_archive, private_file
+from everstep.wire.encoding import to_json
+
+_FIRST = 1
+_ENDING_S = 30.0
+
+
+def run_test(prepared: PreparedExperiment, say: Callable[[str], None]) -> int:
+    """The exit code."""
+    with tempfile.TemporaryDirectory(prefix="everstep-test-") as name:
+        folder = Path(name)
+        code = folder / "code"
+        code.mkdir()
+        code_archive.extract(prepared.code.data, prepared.code.sha256, code)
+        config = folder / "experiment.json"
+        private_file.write(config, to_json(first_config(prepared.spec)))
+        variables = {**env.everything(), **_variables(prepared.spec), env.EXPERIMENT: str(config)}
+        say(f"test: one batch, one validation, one checkpoint of the first trial; {prepared.code.files.summary}")
+        child = Child.start(_command(prepared.spec, folder), env=variables, cwd=code)
+        exit_code = _wait(child)
+        say("the test succeeded" if exit_code == 0 else f"the test failed: exit code {exit_code}")
+        return exit_code
+
+
+def first_config(spec: wire.ExperimentSpec) -> dict[str, object]:
+    """The file for the first trial: its own hyperparameters, and test mode."""
+    space = read_space(spec.hyperparameters, num_micro_batches=spec.num_micro_batches)
+    return {
+        **spec.config,
+        "hyperparameters": space.sample(spec.seed, _FIRST),
+        "reproducibility": {"experiment_seed": trial_seed(spec.seed, _FIRST)},
+        "test_mode": True,
+    }
+
+
+def _variables(spec: wire.ExperimentSpec) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (spec.order.get("env") or {}).items()}
+
+
+def _command(spec: wire.ExperimentSpec, folder: Path) -> list[str]:
+    order = NodeOrder(**{"job": "test", "name": "test", **spec.order})
+    kind = ["--module"] if order.is_module else ["--no-python"] if order.is_program else []
+    return [
+        *(sys.executable, "-m", "everstep", "run", "--log-dir", str(folder / "runs")),
+        *(*kind, order.script, *order.args),
+    ]
+
+
+def _wait(child: Child) -> int:
+    try:
+        ended = child.wait()
+    except KeyboardInterrupt:
+        child.signal(signal.SIGTERM, is_for_group=False)
+        ended = child.wait(_ENDING_S) or child.kill()
+    assert ended is not None
+    return ended.code if ended.code >= 0 else 128 - ended.code

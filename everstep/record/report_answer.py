@@ -14,14 +14,14 @@ from typing import Any
 
 from everstep.errors import UsageError
 from everstep.record.numbers import split
-from everstep.record.standing import Peers, current, current_peers
+from everstep.record.standing import TrainingPeers, current, current_peers
 from everstep.record.trial import (
     LOOK_S,
     PARK,
     STOP,
     TRAIN,
     WAIT,
-    TrialCalls,
+    SearchCalls,
     TrialFacts,
     current_trial,
     is_taken_over,
@@ -31,11 +31,11 @@ from everstep.wire.bounds import MAX_INT
 from everstep.wire.metrics import from_value
 from everstep.wire.trials import TrialResult
 
-_calls: TrialCalls | None = None
+_calls: SearchCalls | None = None
 
 
 def decide(metrics: Mapping[str, Any], step: int) -> bool:
-    """Whether to go on."""
+    """Whether to continue."""
     facts = current_trial()
     if facts is None or is_taken_over() or facts.metric not in metrics or (calls := _open()) is None:
         return True
@@ -49,7 +49,7 @@ def decide(metrics: Mapping[str, Any], step: int) -> bool:
         mine: list[Any] = [was_asked, said]
         answers = peers.gather(mine) if peers is not None and peers.is_several else [mine]
         if answers is None:
-            return True  # the others have gone on meanwhile
+            return True  # the others have continued meanwhile
         number, wish = next((each for _, each in answers if each is not None), (number, WAIT))
         if wish in (STOP, TRAIN):
             return bool(wish == TRAIN)
@@ -62,7 +62,7 @@ def decide(metrics: Mapping[str, Any], step: int) -> bool:
 
 
 def _speak(
-    result: TrialResult, calls: TrialCalls, number: int, peers: Peers | None, *, was_asked: bool
+    result: TrialResult, calls: SearchCalls, number: int, peers: TrainingPeers | None, *, was_asked: bool
 ) -> tuple[int, str] | None:
     """For a few seconds at most. None: this worker is asked to leave, which all must hear first."""
 
@@ -92,7 +92,7 @@ def _result(facts: TrialFacts, metrics: Mapping[str, Any], step: int) -> TrialRe
     return TrialResult(length=int(length), metric=values[facts.metric], batches=step)
 
 
-def _open() -> TrialCalls | None:
+def _open() -> SearchCalls | None:
     global _calls
     if _calls is None:
         _calls = open_calls()

@@ -8,7 +8,6 @@ A script without an engine gets SIGTERM as ever."""
 from __future__ import annotations
 
 import atexit
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,6 @@ from everstep.errors import UsageError
 from everstep.record.numbers import split
 from everstep.record.standing import TrainingPeers, current, current_peers
 from everstep.record.trial import (
-    LOOK_S,
     PARK,
     STOP,
     TRAIN,
@@ -58,7 +56,7 @@ def decide(metrics: Mapping[str, Any], step: int) -> bool:
             peers.leave()
             return True  # it leaves after the step
         if wish == PARK:
-            time.sleep(LOOK_S)  # a script without an engine: SIGTERM is on its way
+            calls.pause()  # a script without an engine: SIGTERM is on its way
 
 
 def _speak(

@@ -39,7 +39,7 @@ _find: Callable[[], Standing | None] | None = None
 _peers: TrainingPeers | None = None
 
 
-def follow(find: Callable[[], Standing | None], peers: TrainingPeers) -> None:
+def follow(find: Callable[[], Standing | None], peers: TrainingPeers | None = None) -> None:
     """Ask these from now on; `find` answers None while it does not know."""
     global _find, _peers
     _find, _peers = find, peers

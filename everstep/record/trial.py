@@ -100,6 +100,10 @@ class SearchCalls:
         self._is_closed.set()
         self._coordinator.close()
 
+    def pause(self) -> None:
+        """A moment, before the next question."""
+        self._is_closed.wait(LOOK_S)
+
     def report_result(self, result: TrialResult) -> TrialKept:
         """Returns when it is durable."""
         return self._ask(partial(self._coordinator.report_result, result))

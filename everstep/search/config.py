@@ -15,9 +15,9 @@ from everstep.search import rungs
 EXACT, ARRIVAL = "exact", "arrival"
 HALVING = ("async_halving", "adaptive_asha")
 MODEL_BASED = ("tpe", "cmaes", "gp", "qmc")
+CUSTOM = "custom"
 UNITS = ("batches", "epochs", "records")
 _REMOVED = {
-    "custom": "write a SearchMethod, or use random",
     "adaptive": "use adaptive_asha with max_trials instead of budget",
     "adaptive_simple": "use adaptive_asha",
     "sync_halving": "use async_halving; order: exact decides as it did",
@@ -33,7 +33,9 @@ _KEYS = {
     "async_halving": (*_ALL, *_TRIALS, *_TIME, "num_rungs"),
     "adaptive_asha": (*_ALL, *_TRIALS, *_TIME, "mode", "max_rungs", "bracket_rungs"),
     **dict.fromkeys(MODEL_BASED, (*_ALL, *_TRIALS, "cohort")),
+    CUSTOM: ("name", "metric", "smaller_is_better", "source_trial_id", "source_checkpoint_uuid", "unit"),
 }
+MOST_PROGRAM_TRIALS = 10_000
 MOST_TRIALS, _MOST_RUNGS, _MOST_LENGTH = 2_000_000, 100, 2**53
 
 
@@ -47,7 +49,7 @@ class SearchConfig:
     order: str = EXACT
     max_length: int | None = None  # None: as long as the script trains
     unit: str = "batches"
-    max_trials: int = 1  # of a grid: 0, since its space says it
+    max_trials: int = 1  # of a grid: 0, since its space says it; of a program: as many as it may create
     max_concurrent_trials: int = 16
     divisor: Fraction = Fraction(4)
     mode: str = "standard"
@@ -105,7 +107,8 @@ def read_searcher(given: Mapping[str, Any] | None) -> SearchConfig:
         raise UsageError(message, hint=f"it has {', '.join(_KEYS[name])}", code="searcher-key-unknown")
     read = _SearcherSection(given)
     length, unit = _length(read, name)
-    max_trials = 1 if name == "single" else 0 if name == "grid" else read.whole("max_trials", 1, MOST_TRIALS)
+    known = {"single": 1, "grid": 0, CUSTOM: MOST_PROGRAM_TRIALS}
+    max_trials = known[name] if name in known else read.whole("max_trials", 1, MOST_TRIALS)
     return SearchConfig(
         name=name,
         metric=read.text("metric", is_required=True) or "",
@@ -138,6 +141,8 @@ def _name(given: Mapping[str, Any]) -> str:
 
 
 def _length(read: _SearcherSection, name: str) -> tuple[int | None, str]:
+    if name == CUSTOM:
+        return None, read.one_of("unit", UNITS)
     length, unit = read.max_length()
     if name in HALVING:
         time, metric = read.whole("max_time", 1, _MOST_LENGTH, default=0), read.text("time_metric")

@@ -6,7 +6,7 @@ no JSON form: they are None, the worst value of all."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -56,7 +56,16 @@ class Suggested:
     hparams: Mapping[str, Mapping[str, Any]]  # by the trial's number, as a text
 
 
-Event = Validated | TrialEnded | Advanced | Suggested
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Programmed:
+    """What a search program wants, after all events up to the one with number `after_event`."""
+
+    kind: ClassVar[str] = "programmed"
+    after_event: int
+    operations: Sequence[Mapping[str, Any]]  # as `everstep.searcher.operations` writes them
+
+
+Event = Validated | TrialEnded | Advanced | Suggested | Programmed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +76,7 @@ class CreateTrial:
     seed: int
     bracket: int = 0
     reason: str = ""
+    checkpoint: Mapping[str, Any] | None = None  # to begin with, if it is not the experiment's: uuid, uri, step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +119,7 @@ class SearchOver:
 
 Operation = CreateTrial | TrainTo | StopTrial | Ask | SearchOver
 
-_EVENTS: dict[str, type[Any]] = {each.kind: each for each in (Validated, TrialEnded, Advanced, Suggested)}
+_EVENTS: dict[str, type[Any]] = {each.kind: each for each in (Validated, TrialEnded, Advanced, Suggested, Programmed)}
 
 
 def to_plain(value: Event | Operation) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from everstep.errors import UsageError
 from everstep.search.config import SearchConfig
 from everstep.search.draws import trial_seed
 from everstep.search.events import (
@@ -17,8 +18,10 @@ from everstep.search.events import (
     ERRORED,
     INVALID_HP,
     USER_CANCELED,
+    Ask,
     CreateTrial,
     Operation,
+    Programmed,
     SearchOver,
     StopTrial,
     Suggested,
@@ -75,6 +78,20 @@ class Method:
     def suggested(self, event: Suggested) -> None:
         """Only model-based searchers ask."""
 
+    def pending_ask(self) -> Ask | None:
+        """The question that has no answer yet."""
+        return None
+
+    def programmed(self, event: Programmed) -> None:
+        raise UsageError(
+            f"searcher {self.config.name} takes no operations from a program",
+            hint="searcher.name: custom",
+            code="search-not-custom",
+        )
+
+    def after_event(self) -> int:
+        return 0
+
     def has_more(self) -> bool:
         """Whether trials are still to be created."""
         raise NotImplementedError
@@ -92,15 +109,25 @@ class Method:
     def create(self, number: int, *, place: int, length: int | None, reason: str, bracket: int = 0) -> TrialRecord:
         trial = TrialRecord(number=number, place=place, bracket=bracket, target=length)
         self.trials[number] = trial
-        seed = trial_seed(self.seed, number)
         self.out.append(
-            CreateTrial(trial=number, hparams=self.hparams(number), seed=seed, bracket=bracket, reason=reason)
+            CreateTrial(
+                trial=number,
+                hparams=self.hparams(number),
+                seed=trial_seed(self.seed, number),
+                bracket=bracket,
+                reason=reason,
+                checkpoint=self.checkpoint_of(number),
+            )
         )
         self.out.append(TrainTo(trial=number, length=length, reason=reason))
         return trial
 
     def hparams(self, number: int) -> Mapping[str, Any]:
         return self.space.sample(self.seed, number)
+
+    def checkpoint_of(self, number: int) -> Mapping[str, Any] | None:
+        """That this trial begins with; None: the experiment's, if there is one."""
+        return None
 
     def stop(self, trial: TrialRecord, reason: str) -> None:
         trial.state = STOPPED

@@ -32,16 +32,25 @@ class ModelBased(Method):
         self._ask()
 
     def _ask(self) -> None:
-        numbers = range(self._asked * self._size + 1, min((self._asked + 1) * self._size, self.config.max_trials) + 1)
-        results = tuple((each.number, _last(each)) for _, each in sorted(self.trials.items()))
         self._asked += 1
-        self._num_waiting = len(numbers)
+        ask = self.pending_ask()
+        assert ask is not None
+        self._num_waiting = len(ask.trials)
+        self.out.append(ask)
+
+    def pending_ask(self) -> Ask | None:
+        first = (self._asked - 1) * self._size + 1
+        if self._asked == 0 or self._samples or first <= len(self.trials):
+            return None
+        numbers = range(first, min(first + self._size - 1, self.config.max_trials) + 1)
+        results = tuple((each.number, _last(each)) for _, each in sorted(self.trials.items()))
         reason = f"{self.config.name} chooses trials {numbers[0]} to {numbers[-1]} from {len(results)} results"
-        cohort, trials = self._asked - 1, tuple(numbers)
-        self.out.append(Ask(cohort=cohort, trials=trials, cohort_size=self._size, results=results, reason=reason))
+        return Ask(
+            cohort=self._asked - 1, trials=tuple(numbers), cohort_size=self._size, results=results, reason=reason
+        )
 
     def suggested(self, event: Suggested) -> None:
-        if event.cohort != self._asked - 1 or self._samples or self._asked * self._size - self._size < len(self.trials):
+        if event.cohort != self._asked - 1 or self.pending_ask() is None:
             return  # answered already
         first = event.cohort * self._size + 1
         wanted = set(range(first, first + self._num_waiting))

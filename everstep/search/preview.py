@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from everstep.search.config import EXACT, MODEL_BASED, SearchConfig
+from everstep.errors import UsageError
+from everstep.search.config import CUSTOM, EXACT, MODEL_BASED, SearchConfig
 from everstep.search.events import Operation, StopTrial, TrainTo, TrialEnded, Validated
 from everstep.search.exact_halving import cohort_sizes
 from everstep.search.plain import num_grid_trials
@@ -52,6 +53,9 @@ def measured_unit_s(results: Sequence[tuple[int, float]]) -> float | None:
 
 def preview(config: SearchConfig, space: Space, *, batch_s: float | None = None, num_slots: int = 1) -> Preview:
     """`batch_s`: how long one slot takes for one unit of length."""
+    if config.name == CUSTOM:
+        hint = "run it, and look at its events"
+        raise UsageError("searcher: custom: its program decides", hint=hint, code="search-preview-custom")
     lines = tuple(_lines(config, space))
     num_trials = sum(number for number, _ in lines)
     lengths = [(number, length) for number, length in lines if isinstance(length, int)]

@@ -15,8 +15,9 @@ from typing import Any
 
 from everstep.errors import UsageError
 from everstep.search.arrival_halving import ArrivalHalving
-from everstep.search.config import EXACT, MODEL_BASED, SearchConfig
-from everstep.search.events import WHYS, Advanced, Event, Operation, Suggested, TrialEnded, Validated
+from everstep.search.config import CUSTOM, EXACT, MODEL_BASED, SearchConfig
+from everstep.search.custom import Custom
+from everstep.search.events import WHYS, Advanced, Ask, Event, Operation, Programmed, Suggested, TrialEnded, Validated
 from everstep.search.exact_halving import ExactHalving
 from everstep.search.method import Method, TrialRecord
 from everstep.search.model_based import ModelBased
@@ -57,6 +58,9 @@ class Search:
         if isinstance(event, Suggested):
             self._method.suggested(event)
             return self._take()
+        if isinstance(event, Programmed):
+            self._method.programmed(event)
+            return self._take()
         trial = self._trial(event.trial)
         if isinstance(event, Advanced):
             trial.fraction = trial.fraction if trial.is_over else min(max(event.fraction, 0.0), 1.0)
@@ -95,6 +99,20 @@ class Search:
         return self._method.done is not None
 
     @property
+    def pending_ask(self) -> Ask | None:
+        """The model's question that is still to be answered, by `Suggested`; also after the search was read again."""
+        return None if self.is_done else self._method.pending_ask()
+
+    @property
+    def after_event(self) -> int:
+        """Up to this event, operations of a search program were applied."""
+        return self._method.after_event()
+
+    def checkpoint_of(self, trial: int) -> Mapping[str, Any] | None:
+        """That this trial begins with, instead of the experiment's."""
+        return self._method.checkpoint_of(trial)
+
+    @property
     def progress(self) -> float:
         """From 0 to 1."""
         return self._method.progress()
@@ -121,4 +139,6 @@ def fold(config: SearchConfig, space: Space, seed: int, events: Iterable[Event])
 def _kind(config: SearchConfig) -> type[Method]:
     if config.is_halving:
         return ExactHalving if config.order == EXACT else ArrivalHalving
+    if config.name == CUSTOM:
+        return Custom
     return ModelBased if config.name in MODEL_BASED else Plain

@@ -17,6 +17,8 @@ MOST_EXPERIMENTS = 1000  # in one answer
 MOST_TRIALS = 1000  # in one answer
 MOST_SEARCH_EVENTS = 1000  # in one answer
 
+MOST_STATE = 700_000  # characters of a search program's state: with its operations, less than a body may have
+
 ACTIVE, PAUSED = "ACTIVE", "PAUSED"
 STOPPING_COMPLETED, STOPPING_CANCELED, STOPPING_KILLED, STOPPING_ERROR = (
     *("STOPPING_COMPLETED", "STOPPING_CANCELED", "STOPPING_KILLED", "STOPPING_ERROR"),
@@ -200,7 +202,7 @@ class SearchOperations:
 
     after_event: Count
     operations: Annotated[list[dict[str, Any]], Bounds(max_length=10_000)]
-    state: Annotated[str, Bounds(max_length=700_000)] = ""  # as the program likes
+    state: Annotated[str, Bounds(max_length=MOST_STATE)] = ""  # as the program likes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -64,8 +64,9 @@ class CheckpointRecords:
         uuid = spec.source_checkpoint_uuid
         if spec.source_trial_id and not uuid:
             uuid = await self._latest_of(spec.source_trial_id)
-        if not uuid:
-            return {}
+        return await self.start_from(uuid) if uuid else {}
+
+    async def start_from(self, uuid: str) -> dict[str, Any]:
         found = await self._find(uuid)
         if found.state == DELETED:
             raise Refused(f"checkpoint {uuid} was deleted: choose another", code="checkpoint-deleted")

@@ -29,7 +29,7 @@ from everstep.coordinator.store.store import Store
 from everstep.errors import UNKNOWN, Refused, UsageError
 from everstep.search.events import USER_CANCELED
 
-LONGEST_HOLD_S = 20.0
+LONGEST_HOLD_S = 10.0  # less than the client waits for an answer
 _SORTS = ("trial", "metric")
 
 
@@ -216,7 +216,7 @@ class ExperimentCalls:
                 f"operations after event {message.after_event}; the last event is {live.last_event}",
                 code="search-event-ahead",
             )
-        event = programs.read_operations(live.config, message)
+        event = await programs.read_operations(live.config, message, self._checkpoints.start_from)
         facts = replace(live.facts, program_after=message.after_event, program_state=message.state)
         try:
             await self._experiments.fold(live, event, facts=facts)

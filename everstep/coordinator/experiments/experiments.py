@@ -17,11 +17,12 @@ from typing import Any
 
 from everstep import wire
 from everstep.coordinator.clock import Now
-from everstep.coordinator.experiments import programs, trials
+from everstep.coordinator.experiments import trials
 from everstep.coordinator.experiments.facts import LIVE, STOPPING, Checkpoint, Experiment, Trial
 from everstep.coordinator.experiments.live import BEGAN, LiveExperiment, summary_of
 from everstep.coordinator.experiments.seam import KILL, AssignmentEnd, Candidate, NoSlots, SlotHolder
 from everstep.coordinator.experiments.states import ending_state, final_state
+from everstep.coordinator.experiments.suggesting import Suggester
 from everstep.coordinator.experiments.sweeping import CheckpointSweeper
 from everstep.coordinator.experiments.trial_jobs import TrialJobs, trial_policy
 from everstep.coordinator.store.experiment_rows import (
@@ -60,6 +61,7 @@ class Experiments:
         self._last_number = self._last_trial_id = 0
         self.creating = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._suggester = Suggester()
         self._sweeper = CheckpointSweeper(store, lambda: [each.facts for each in self.live.values()])
 
     async def start(self, holder: SlotHolder | None = None) -> None:
@@ -77,6 +79,7 @@ class Experiments:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._suggester.close()
 
     def let_go(self) -> None:
         self.bell.close()
@@ -276,7 +279,7 @@ class Experiments:
         ask = live.ask
         assert ask is not None
         try:
-            suggested = await programs.suggest(live.facts.spec, live.config, ask)
+            suggested = await self._suggester.suggest(live.facts.spec, live.config, ask)
         except EverstepError as error:
             await self._fail(live, error)
             return
@@ -322,7 +325,8 @@ class Experiments:
 
     def order(self, candidate: Candidate) -> wire.AssignmentOrder:
         live = self.live[candidate.experiment]
-        trial, spec, warm = live.trials[candidate.trial], live.facts.spec, live.facts.warm_start
+        trial, spec = live.trials[candidate.trial], live.facts.spec
+        warm = live.search.checkpoint_of(trial.number) or live.facts.warm_start
         return wire.AssignmentOrder(
             number=0,
             slot=0,

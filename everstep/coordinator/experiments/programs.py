@@ -1,26 +1,28 @@
-"""Searches that ask something outside: a model for samples, or a program of the user's."""
+"""What a search program posts, as the event that its search is folded from."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
 from everstep import wire
-from everstep.errors import Refused, UsageError
-from everstep.search.config import SearchConfig
-from everstep.search.events import Ask, Event, Suggested
+from everstep.errors import Refused
+from everstep.search.config import CUSTOM, SearchConfig
+from everstep.search.events import Programmed
 
 
-async def suggest(spec: wire.ExperimentSpec, config: SearchConfig, ask: Ask) -> Suggested:
-    """The answer to Ask. An error ends the experiment with its text."""
-    raise UsageError(
-        f"searcher {config.name} cannot choose trials {ask.trials[0]} to {ask.trials[-1]} of {spec.name!r} here",
-        hint="use searcher.name: random",
-        code="search-model-missing",
-    )
-
-
-def read_operations(config: SearchConfig, message: wire.SearchOperations) -> Event:
-    """The event that a program's operations are."""
-    raise Refused(
-        f"searcher {config.name} decides by itself; {len(message.operations)} operations came after event "
-        f"{message.after_event}: only searcher.name: custom takes operations",
-        code="search-not-custom",
-    )
+async def read_operations(
+    config: SearchConfig, message: wire.SearchOperations, find: Callable[[str], Awaitable[Mapping[str, Any]]]
+) -> Programmed:
+    """`find`: where the checkpoint with this UUID is. It is kept with the event, so that folding asks nobody."""
+    if config.name != CUSTOM:
+        raise Refused(
+            f"searcher {config.name} decides by itself; {len(message.operations)} operations came after event "
+            f"{message.after_event}: only searcher.name: custom takes operations",
+            code="search-not-custom",
+        )
+    operations = [dict(each) for each in message.operations]
+    for each in operations:
+        if isinstance(uuid := each.get("checkpoint"), str) and uuid:
+            each["checkpoint"] = await find(uuid)
+    return Programmed(after_event=message.after_event, operations=operations)

@@ -35,6 +35,7 @@ EMPTY_GRID = "a grid without any hyperparameter is refused: Determined's never e
 REFUSED = "refused with a hint: Determined accepts it, and then it fails or means something else"
 OLD_LENGTH = "max_length means what it did before 0.38; max_time and time_metric are not needed"
 ELSEWHERE = "not of the search: the job file's reader decides it"
+PROGRAM = "a program searches; Determined dropped it in 0.38"
 PLAIN_NUMBER = "a plain number is a number of batches for every searcher"
 
 NOT_COPIED = {
@@ -50,6 +51,7 @@ NOT_COPIED = {
     **dict.fromkeys(["config-032", "config-269"], ELSEWHERE),
     **dict.fromkeys(["config-050", "config-051", "config-098"], OLD_LENGTH),
     **dict.fromkeys(["config-122", "config-218", "config-221", "config-261"], REFUSED),
+    **dict.fromkeys(["config-185", "file-047", "file-112"], PROGRAM),
     "config-153": PLAIN_NUMBER,
     "outcome_0_37-015": "no file asks for two random searches side by side",
 }
@@ -486,6 +488,16 @@ def test_a_replaced_trial_does_not_hide_that_all_others_failed(case):
         action for step in case["expect"]["steps"] if step["event"][0] != "exit" for action in story.feed(step["event"])
     ]
     assert actions[-1] == ["shutdown", "ERROR"]
+
+
+@instead(PROGRAM)
+def test_a_search_program_is_accepted_as_before_0_38(case):
+    given = case["input"]
+    config = read_searcher(given.get("config") or given["searcher"])
+    assert (config.name, config.unit, config.max_length) == ("custom", "batches", None)
+    with pytest.raises(UsageError) as error:
+        preview(config, Space())
+    assert error.value.code == "search-preview-custom"
 
 
 def check_defaults(config: SearchConfig, expected: dict) -> None:

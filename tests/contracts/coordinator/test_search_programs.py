@@ -1,0 +1,194 @@
+"""Search programs on both stores: posts are applied once, whatever dies. And Optuna's samples, kept as events."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from everstep import wire
+from everstep.client.calls import Coordinator
+from everstep.errors import Refused
+from lab.command import until
+from lab.experiments import SPACE, ToyTrials, patiently, spec
+
+
+def create(name: str, **hparams: object) -> dict:
+    return {"kind": "create", "request_id": name, "hparams": hparams}
+
+
+def validate(name: str, length: int) -> dict:
+    return {"kind": "validate_after", "request_id": name, "length": length}
+
+
+def post(after: int, *operations: dict, state: str = "") -> wire.SearchOperations:
+    return wire.SearchOperations(after_event=after, operations=list(operations), state=state)
+
+
+def custom(**more: object) -> wire.ExperimentSpec:
+    searcher = {"name": "custom", "metric": "loss", "unit": "batches"}
+    return wire.ExperimentSpec(request=uuid.uuid4().hex, searcher=searcher, hyperparameters=SPACE, **more)
+
+
+@pytest.fixture
+def people(server_on_each_store) -> Iterator[Coordinator]:
+    with Coordinator(server_on_each_store.url, server_on_each_store.token, "none") as coordinator:
+        yield coordinator
+
+
+@pytest.fixture
+def toys(server_on_each_store, people) -> Iterator[ToyTrials]:
+    toys = ToyTrials(
+        server_on_each_store.url, server_on_each_store.token, people.create_experiment(custom()).experiment
+    )
+    yield toys
+    toys.close()
+
+
+def test_a_post_is_applied_once_and_its_state_goes_with_it(people, toys):
+    number = toys.experiment
+    first = post(1, create("a", lr=0.1), validate("a", 8), state="one")
+    assert people.search_state(number) == wire.SearchState(after_event=0, state="", last_event=1)
+    known = people.search_operations(number, first)
+    assert known == wire.SearchState(after_event=1, state="one", last_event=2)
+    assert people.search_operations(number, first) == known
+    late = post(1, create("b", lr=0.2), validate("b", 8), state="another")
+    assert people.search_operations(number, late) == known  # there was one after this event
+    (trial,) = toys.trials()
+    assert (trial.trial, trial.hparams, trial.target) == (1, {"lr": 0.1}, 8)
+
+
+def test_posts_that_cannot_be_applied_are_refused_and_change_nothing(people, toys):
+    number = toys.experiment
+    people.search_operations(number, post(1, create("a"), validate("a", 8), state="one"))
+    before = (people.search_state(number), toys.trials())
+    for bad, code in (
+        (post(9, create("b")), "search-event-ahead"),
+        (post(2, create("b"), create("a")), "search-program-trial"),
+        (post(2, create("b"), {"kind": "dance"}), "search-program-operation"),
+        (post(2, {**create("b"), "checkpoint": "unknown"}), "checkpoint-unknown"),
+    ):
+        with pytest.raises(Refused) as refused:
+            people.search_operations(number, bad)
+        assert refused.value.code == code
+    assert (people.search_state(number), toys.trials()) == before
+
+
+def test_only_a_custom_search_takes_operations(people):
+    number = people.create_experiment(spec("random")).experiment
+    with pytest.raises(Refused) as refused:
+        people.search_operations(number, post(1, create("a")))
+    assert refused.value.code == "search-not-custom"
+
+
+def test_events_are_held_until_there_is_one_and_a_shutdown_ends_the_experiment(people, toys):
+    number = toys.experiment
+    people.search_operations(number, post(1, create("a"), validate("a", 8), create("b"), validate("b", 8)))
+    assert toys.train(1) == wire.WAIT
+    events = people.search_events(number, after=2, is_held=True).events
+    assert [(each.number, each.event["kind"], each.event["trial"]) for each in events] == [(3, "validated", 1)]
+    people.search_operations(number, post(3, {"kind": "progress", "progress": 0.5}))
+    assert people.experiment(number).progress == 0.5
+    people.search_operations(number, post(4, {"kind": "close", "request_id": "a"}))
+    until(lambda: toys.trials()[0].state == wire.COMPLETED, lambda: str(toys.trials()))
+    people.search_operations(number, post(6, {"kind": "shutdown", "cancel": False, "failure": False}))
+    until(lambda: people.experiment(number).state == wire.COMPLETED, lambda: str(people.experiment(number)))
+    found = people.search_events(number, after=0, is_held=True)
+    assert found.is_over and found.events[0].event == {"kind": "began"}
+    known = people.search_state(number)
+    assert people.search_operations(number, post(7, create("c"))) == known  # too late: ignored
+
+
+def test_a_trial_begins_with_the_checkpoint_that_the_program_names(people, toys):
+    number = toys.experiment
+    people.search_operations(number, post(1, create("a"), validate("a", 8)))
+    saved = wire.CheckpointReport(uuid=str(uuid.uuid4()), uri="file:///somewhere", step=8)
+    with toys.open(1) as job:
+        job.report_checkpoint(saved)
+    people.search_operations(number, post(2, {**create("b"), "checkpoint": saved.uuid}, validate("b", 16)))
+    row = people.search_events(number, after=2).events[0]
+    (created, _) = row.operations
+    assert created["checkpoint"] == {"uuid": saved.uuid, "uri": "file:///somewhere", "step": 8}
+
+
+def test_a_coordinator_that_is_killed_after_each_post_applies_none_twice(server_on_each_store, people, toys):
+    """The program posts again whatever it has no answer to."""
+    number, seen = toys.experiment, 1
+    for name in "abcd":
+        message = post(seen, create(name, x=name), validate(name, 4), state=f"after {name}")
+        people.search_operations(number, message)
+        server_on_each_store.kill()
+        server_on_each_store.start()
+        again = patiently(lambda message=message: people.search_operations(number, message))
+        assert again.state == f"after {name}" and again.after_event == seen
+        seen = again.last_event
+    found = [(each.trial, each.hparams) for each in toys.trials()]
+    assert found == [(at, {"x": name}) for at, name in enumerate("abcd", 1)]
+
+
+# --- Optuna
+
+
+def tpe(at_once: int) -> wire.ExperimentSpec:
+    return spec("tpe", max_trials=9, cohort=3, max_concurrent_trials=at_once)
+
+
+def searched(server, at_once: int, order: random.Random | None, on_trial=lambda trial: None) -> list:
+    """The trials of a search on so many slots, with results that come in any order."""
+    with Coordinator(server.url, server.token, "none") as people:
+        toys = ToyTrials(server.url, server.token, people.create_experiment(tpe(at_once)).experiment)
+
+        def is_over() -> bool:
+            open_ = [each.trial for each in patiently(toys.trials) if each.state not in (*wire.ENDED, wire.WAITING)]
+            for trial in [open_[0]] if order is None and open_ else shuffled(open_, order):
+                on_trial(trial)
+                patiently(lambda trial=trial: toys.train(trial))
+            return patiently(toys.view).state in wire.ENDED
+
+        until(is_over, lambda: str(toys.view()))
+        found = [(each.trial, each.hparams, each.seed, each.best) for each in toys.trials()]
+        toys.close()
+        return found
+
+
+def shuffled(trials: list[int], order: random.Random | None) -> list[int]:
+    return [] if order is None else order.sample(trials, len(trials))
+
+
+@pytest.fixture
+def _optuna():
+    pytest.importorskip("optuna")
+
+
+@pytest.mark.usefixtures("_optuna")
+def test_tpe_on_one_slot_and_on_three_tries_the_same(server_on_each_store):
+    alone = searched(server_on_each_store, 1, None)
+    assert [each[0] for each in alone] == list(range(1, 10))
+    assert searched(server_on_each_store, 3, random.Random(3)) == alone
+
+
+@pytest.mark.usefixtures("_optuna")
+def test_samples_that_were_kept_are_the_same_after_the_coordinator_died(server_on_each_store):
+    server, killed = server_on_each_store, set()
+
+    def kill(trial: int) -> None:
+        if trial in (2, 5, 8) and trial not in killed:
+            killed.add(trial)
+            server.kill()
+            server.start()
+
+    quiet = searched(server, 3, None)
+    assert searched(server, 3, None, kill) == quiet and len(killed) == 3
+
+
+def test_a_search_whose_package_is_missing_ends_with_how_to_get_it(tmp_path, server_class):
+    server = server_class(tmp_path, str(tmp_path / "store.db"), before="import sys\nsys.modules['optuna'] = None\n")
+    try:
+        with Coordinator(server.url, server.token, "none") as people:
+            number = people.create_experiment(tpe(1)).experiment
+            until(lambda: people.experiment(number).state == wire.ERROR, lambda: str(people.experiment(number)))
+            assert "everstep[search]" in people.experiment(number).reason
+    finally:
+        server.end()

@@ -1,7 +1,7 @@
 """Reads Determined's experiment file (`det experiment create det.yaml .`).
 
 Its launcher is Everstep. As a job (`read`), its slots are workers; as an experiment (`read_trial`), they are the
-most that a trial uses, and the pool says which. Keys of ours that Determined does not have may stand beside its own."""
+most that a trial uses, and the pool says which. Our keys that Determined lacks may stand beside its own."""
 
 from __future__ import annotations
 

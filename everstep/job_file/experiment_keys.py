@@ -1,4 +1,4 @@
-"""Keys of a job file that describe an experiment: its searcher, and what its trials are told."""
+"""Keys of a job file that describe an experiment: its searcher, and what its trials get."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class TrialMetrics:
         return self.steps_completed
 
 
-class Trial:
+class ClientTrial:
     def __init__(self, link: CoordinatorLink, view: wire.TrialView) -> None:
         self._link, self.view = link, view
 

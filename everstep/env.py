@@ -113,6 +113,11 @@ TRIAL = _variable(
     "The [trial](experiments.md) that a worker trains, as JSON: `experiment`, `trial`, `trial_id`, `seed`, `metric`, "
     "`unit`, `smaller_is_better`, `warm_start`, … With it, lengths come from the search",
 )
+LOCAL_SLOTS = _variable(
+    "LOCAL_SLOTS",
+    "`auto`: one per GPU, otherwise one per CPU",
+    "Number of trials that the local service runs at once; read when it is started",
+)
 LOCAL_IDLE = _variable(
     "LOCAL_IDLE_S",
     "`60`",

@@ -103,7 +103,9 @@ declare("worker.exited", AGENT, "worker exit_code step", "a worker process has e
 declare("worker.killed", AGENT, "worker reason", "the agent killed a worker")
 declare("saver.opened", AGENT, "", "the node's saver is running", saver=int)
 declare("pool.joined", AGENT, "agent", "a node offers its slots to a pool", pool=str, num_slots=int)
-declare("assignment.started", AGENT, "agent job", "a pool's agent has started a trial's process", assignment=int, pid=int)
+declare(
+    "assignment.started", AGENT, "agent job", "a pool's agent has started a trial's process", assignment=int, pid=int
+)
 declare("assignment.ended", AGENT, "agent job exit_code", "a trial's process has ended", assignment=int)
 declare("agent.ended", AGENT, "agent exit_code reason", "nothing is left to run on the node")
 declare("saver.wrote", SAVER, "uri step is_orphan", "a state that a worker left in memory is durable", size_bytes=int)

@@ -81,7 +81,7 @@ def exit_code(view: wire.ExperimentView) -> int:
     return 0 if view.state == COMPLETED else 1
 
 
-def _checkpoint_of(link: CoordinatorLink, view: wire.ExperimentView) -> wire.CheckpointView | None:
+def _checkpoint_of(link: CoordinatorLink, view: wire.ExperimentView) -> wire.SavedCheckpoint | None:
     uuid = view.best.checkpoint if view.best is not None else ""
     try:
         return link(lambda coordinator: coordinator.checkpoint(uuid)) if uuid else None

@@ -5,7 +5,7 @@ On a terminal the lines are drawn again and again; otherwise only what has chang
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,7 +122,8 @@ def _rows(facts: ExperimentFacts, trials: Sequence[wire.TrialView], width: int) 
     view = facts.view
     best = view.best.trial if view.best is not None else 0
     columns = ["  trial", "state", view.unit, "latest", "best", "at", "hyperparameters"]
-    cells = [[*_cells(each, is_best=each.trial == best)] for each in trials]
+    same = _same_hparams(facts.trials)
+    cells = [[*_cells(each, same, is_best=each.trial == best)] for each in trials]
     for dropped in ([], [5], [5, 6]) if width >= 60 else ([5, 6],):
         kept = [number for number in range(len(columns)) if number not in dropped]
         fixed = [number for number in kept if number != 6]
@@ -134,7 +135,18 @@ def _rows(facts: ExperimentFacts, trials: Sequence[wire.TrialView], width: int) 
         yield Line(text=_joined([row[number] for number in kept], widths), style=_style(each, best))
 
 
-def _cells(trial: wire.TrialView, *, is_best: bool) -> Iterator[str]:
+def _same_hparams(trials: Sequence[wire.TrialView]) -> set[str]:
+    """The names of those that all trials share: a column of equal values tells nothing."""
+    if len(trials) < 2:
+        return set()
+    values: dict[str, set[str]] = {}
+    for each in trials:
+        for name, value in flat(each.hparams):
+            values.setdefault(name, set()).add(repr(value))
+    return {name for name, found in values.items() if len(found) == 1}
+
+
+def _cells(trial: wire.TrialView, same: Container[str], *, is_best: bool) -> Iterator[str]:
     yield f"{'*' if is_best else ' '} {trial.trial}"
     restarts = f" (restart {trial.num_restarts})" if trial.num_restarts and trial.state not in _OVER else ""
     yield trial.state + restarts
@@ -142,7 +154,7 @@ def _cells(trial: wire.TrialView, *, is_best: bool) -> Iterator[str]:
     yield shown_value(trial.latest)
     yield shown_value(trial.best)
     yield str(trial.best_length) if trial.best is not None else ""
-    yield shown_hparams(trial.hparams)
+    yield shown_hparams(trial.hparams, same)
 
 
 def _style(trial: wire.TrialView, best: int) -> str:
@@ -165,9 +177,9 @@ def shown_value(value: Any) -> str:
     return "" if value is None else f"{float(value):.5g}"
 
 
-def shown_hparams(hparams: dict[str, Any]) -> str:
+def shown_hparams(hparams: dict[str, Any], but: Container[str] = ()) -> str:
     """lr=0.01 optimizer.name=adam"""
-    return " ".join(f"{name}={_shown(value)}" for name, value in flat(hparams))
+    return " ".join(f"{name}={_shown(value)}" for name, value in flat(hparams) if name not in but)
 
 
 def flat(hparams: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -187,11 +199,10 @@ def _shown(value: Any) -> str:
 
 def changes(before: ExperimentFacts | None, now: ExperimentFacts) -> list[str]:
     """Lines for a log: a trial's start, results, restarts and end, and the experiment's state."""
-    lines = []
     view = now.view
-    if before is None or before.view.state != view.state:
-        reason = f": {view.reason}" if view.reason else ""
-        lines.append(f"experiment {view.experiment} {view.state}{reason}")
+    reason = f": {view.reason}" if view.reason else ""
+    state = f"experiment {view.experiment} {view.state}{reason}"
+    lines = [state] if before is None else []
     known = {each.trial: each for each in before.trials} if before is not None else {}
     best = (before.view.best.trial, before.view.best.length) if before and before.view.best else None
     for each in now.trials:
@@ -200,6 +211,8 @@ def changes(before: ExperimentFacts | None, now: ExperimentFacts) -> list[str]:
         ]
     if before is not None and view.best is not None and (view.best.trial, view.best.length) != best:
         lines.append(f"best so far: trial {view.best.trial}, {view.metric} {shown_value(view.best.metric)}")
+    if before is not None and before.view.state != view.state and view.state not in ENDED:  # `ending` tells the end
+        lines.append(state)
     return [printable(each) for each in lines]
 
 
@@ -217,7 +230,7 @@ def _news(old: wire.TrialView | None, new: wire.TrialView, facts: ExperimentFact
 # --- the end ----------------------------------------------------------------------------------------
 
 
-def ending(facts: ExperimentFacts, checkpoint: wire.CheckpointView | None) -> list[str]:
+def ending(facts: ExperimentFacts, checkpoint: wire.SavedCheckpoint | None) -> list[str]:
     """The winner, and how to load it."""
     view = facts.view
     batches = sum(each.batches for each in facts.trials)
@@ -235,7 +248,7 @@ def ending(facts: ExperimentFacts, checkpoint: wire.CheckpointView | None) -> li
     return [printable(each) for each in lines]
 
 
-def _loading(uuid: str, checkpoint: wire.CheckpointView | None) -> Iterator[str]:
+def _loading(uuid: str, checkpoint: wire.SavedCheckpoint | None) -> Iterator[str]:
     if not uuid:
         yield "it saved no checkpoint"
         return

@@ -99,9 +99,9 @@ class JobListing:
         return [*others, *(job.summary() for job in self._jobs.values())]
 
 
-def checkpoint_views(reports: Iterable[wire.ReportView]) -> list[wire.ReportedCheckpoint]:
+def checkpoint_views(reports: Iterable[wire.ReportView]) -> list[wire.CheckpointView]:
     return [
-        wire.ReportedCheckpoint(
+        wire.CheckpointView(
             uuid=str(each.details.get("uuid", "")), step=each.step, time=each.time, details=each.details
         )
         for each in reports

@@ -63,7 +63,7 @@ class CheckpointPath(str):
         return target
 
     @property
-    def view(self) -> wire.CheckpointView | None:
+    def view(self) -> wire.SavedCheckpoint | None:
         """What the coordinator knows of it; None: nothing."""
         return _known(self.uuid)
 
@@ -112,7 +112,7 @@ def _find(uuid: str) -> tuple[str, int]:
     return known.uri, known.step
 
 
-def _known(uuid: str) -> wire.CheckpointView | None:
+def _known(uuid: str) -> wire.SavedCheckpoint | None:
     if not CURRENT.has_coordinator:
         return None
     try:

@@ -132,13 +132,13 @@ class Trial:
         view = self._link(lambda coordinator: coordinator.experiment(self.experiment_id))
         return top_of(self._checkpoints(), view, sort_by, smaller_is_better, f"trial {self.id}")
 
-    def _checkpoints(self) -> list[wire.CheckpointView]:
+    def _checkpoints(self) -> list[wire.SavedCheckpoint]:
         found = experiments.all_checkpoints(self._link, self.experiment_id)
         return [each for each in found if each.trial == self.number]
 
 
 def top_of(
-    found: list[wire.CheckpointView],
+    found: list[wire.SavedCheckpoint],
     view: wire.ExperimentView,
     sort_by: str | None,
     smaller_is_better: bool | None,

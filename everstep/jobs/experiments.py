@@ -196,8 +196,8 @@ def all_trials(link: CoordinatorLink, experiment: int, sort: str = "trial") -> l
     return list(_paged(page))
 
 
-def all_checkpoints(link: CoordinatorLink, experiment: int, sort: str = "trial") -> list[wire.CheckpointView]:
-    def page(start: int) -> tuple[list[wire.CheckpointView], int]:
+def all_checkpoints(link: CoordinatorLink, experiment: int, sort: str = "trial") -> list[wire.SavedCheckpoint]:
+    def page(start: int) -> tuple[list[wire.SavedCheckpoint], int]:
         found = link(lambda it: it.checkpoints(experiment, start=start, limit=MOST_TRIALS, sort=sort))
         return found.checkpoints, found.num_found
 
@@ -223,11 +223,11 @@ def _paged(page: Callable[[int], tuple[list[T], int]]) -> Iterator[T]:
 
 
 def best_checkpoints(
-    checkpoints: Sequence[wire.CheckpointView], *, number: int, metric: str = "", smaller_is_better: bool = True
-) -> list[wire.CheckpointView]:
+    checkpoints: Sequence[wire.SavedCheckpoint], *, number: int, metric: str = "", smaller_is_better: bool = True
+) -> list[wire.SavedCheckpoint]:
     """The best that still exist. `metric`: one of theirs; default: the searcher's. Those without it come last."""
 
-    def rank(each: wire.CheckpointView) -> tuple[bool, float, int]:
+    def rank(each: wire.SavedCheckpoint) -> tuple[bool, float, int]:
         value = each.metrics.get(metric) if metric else each.metric
         score = float("nan") if value is None else float(value)
         return score != score, 0.0 if score != score else score if smaller_is_better else -score, -each.step

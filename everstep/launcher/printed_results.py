@@ -40,7 +40,7 @@ _LINE_ENDS = re.compile(rb"[\r\n]")  # a progress bar draws over its line
 
 def read_pattern(text: str) -> re.Pattern[str]:
     """Of the experiment's file."""
-    hint = 'val_loss=(?P<metric>[0-9.e+-]+), optionally with a group (?P<step>[0-9]+)'
+    hint = "val_loss=(?P<metric>[0-9.e+-]+), optionally with a group (?P<step>[0-9]+)"
     try:
         pattern = re.compile(text)
     except re.error as error:

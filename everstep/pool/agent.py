@@ -148,7 +148,9 @@ class PoolAgent:
             return
         running = self._running[order.number] = _Running(order, process, folder)
         self._loop.watch(process.child, lambda: self._bury(running))
-        emit("assignment.started", agent=self._spec.agent, assignment=order.number, job=order.job, pid=process.child.pid)
+        emit(
+            "assignment.started", agent=self._spec.agent, assignment=order.number, job=order.job, pid=process.child.pid
+        )
 
     def _end(self, end: EndOrder) -> None:
         running = self._running.get(end.number)

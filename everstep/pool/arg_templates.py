@@ -15,7 +15,11 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def fill(args: Iterable[str], hparams: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(_PART.sub(lambda part: _value(part, arg, hparams), arg) for arg in args)
+    return tuple(_filled(arg, hparams) for arg in args)
+
+
+def _filled(arg: str, hparams: Mapping[str, Any]) -> str:
+    return _PART.sub(lambda part: _value(part, arg, hparams), arg)
 
 
 def _value(part: re.Match[str], arg: str, hparams: Mapping[str, Any]) -> str:

@@ -33,6 +33,7 @@ Say = Callable[[str], None]
 
 READY_S = 120.0
 STOP_S = 120.0  # trials save before they leave
+_NUM_TRIES = 3
 _LOOK_S = 1.0
 _AGAIN_S = 0.5
 _AT_REST = (*ENDED, PAUSED)
@@ -91,10 +92,13 @@ def connect_local(say: Say) -> tuple[str, Path]:
     private_directory(files.folder)
     with private_file.locked(files.start):
         _note_use(files)
-        if not is_running(files):
-            say(f"starting the local service in {files.folder}")
-            _start(files)
-        return _await_ready(files), files.coordinator.token
+        for _ in range(_NUM_TRIES):
+            if not is_running(files):
+                say(f"starting the local service in {files.folder}")
+                _start(files)
+            if url := _await_ready(files):
+                return url, files.coordinator.token
+    raise _not_started(files)
 
 
 def running_service() -> tuple[str, Path] | None:
@@ -102,7 +106,8 @@ def running_service() -> tuple[str, Path] | None:
     files = LocalFiles.of_user()
     if not files.folder.is_dir() or not is_running(files):
         return None
-    return _await_ready(files), files.coordinator.token
+    url = _await_ready(files)
+    return (url, files.coordinator.token) if url else None
 
 
 def stop_local(say: Say) -> bool:
@@ -147,7 +152,7 @@ _OF_OTHERS = (env.TOKEN, env.TOKEN_FILE, env.COORDINATOR, env.JOB, env.WORKER, e
 
 
 def _await_ready(files: LocalFiles) -> str:
-    """Its URL, once it answers."""
+    """Its URL, once it answers; "" if it ends, as one does that was asked to."""
 
     def look() -> str:
         try:
@@ -159,9 +164,7 @@ def _await_ready(files: LocalFiles) -> str:
             return ""
 
     url = wait_until(lambda: look() or not is_running(files), READY_S, "the local service", pause_s=0.02)
-    if not isinstance(url, str):
-        raise _not_started(files)
-    return url
+    return url if isinstance(url, str) else ""
 
 
 def _not_started(files: LocalFiles) -> PermanentError:
@@ -191,19 +194,21 @@ def _try_lock(lock: IO[bytes], kind: int) -> bool:
 def serve_local(folder: Path, say: Say) -> int:
     """Until it is asked to end, or has been idle for long enough."""
     files = LocalFiles(folder=private_directory(folder))
-    with private_file.append(files.running) as lock:
+    with _ending(files) as may_end, private_file.append(files.running) as lock:
         if not _try_lock(lock, fcntl.LOCK_EX):
             say("it is running already")
             return 0
         os.chdir(files.folder)
         private_file.write_text(files.pid, f"{os.getpid()} {started_at(os.getpid())}")
-        with asked_to_end() as asked:
-            private_directory(files.coordinator.directory)
-            port = earlier_port(files.coordinator)
-            with LocalCoordinator(files.coordinator, say=say, port=port) as coordinator:
-                with LocalAgent(files, coordinator.url, say), _ending(files) as may_end:
-                    _stay(asked, may_end, IdleWatch(files, coordinator.url))
-            files.pid.unlink(missing_ok=True)
+        private_directory(files.coordinator.directory)
+        port = earlier_port(files.coordinator)
+        with (
+            asked_to_end() as asked,
+            LocalCoordinator(files.coordinator, say=say, port=port) as coordinator,
+            LocalAgent(files, coordinator.url, say),
+        ):
+            _stay(asked, may_end, IdleWatch(files, coordinator.url))
+        files.pid.unlink(missing_ok=True)
     return 0
 
 
@@ -289,6 +294,7 @@ class LocalAgent:
             "--coordinator": self._url,
             "--token-file": str(self._files.coordinator.token),
             "--name": "local",
+            "--slots": env.value(env.LOCAL_SLOTS) or "auto",
             "--folder": str(self._files.agent),
         }
         return [*own_command("pool", {}), "join", *(part for pair in options.items() for part in pair)]

@@ -91,13 +91,9 @@ def _run(told: TrialOrder, given: wire.AssignmentOrder, folder: Path) -> int:
     working = _enter(told, given, order)
     if order.setup and not is_set_up:
         run_setup(order.setup)
-    command = tuple(
-        worker_command(order.script, list(args), is_module=order.is_module, is_program=order.is_program)
-    )
+    command = tuple(worker_command(order.script, list(args), is_module=order.is_module, is_program=order.is_program))
     outer = env.everything()
-    with Starter.open(
-        command, num_workers=1, outer=outer, keep_warm_s=KEEP_WARM_S, keeps_control=False
-    ) as starter:
+    with Starter.open(command, num_workers=1, outer=outer, keep_warm_s=KEEP_WARM_S, keeps_control=False) as starter:
         token = Path(told.token_file)
         node = NodeSpec(
             job=given.job,

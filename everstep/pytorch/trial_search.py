@@ -115,7 +115,8 @@ class TrialSearch:
             said = self._gather(f"{stage}: target {seen} {number}", [was_asked, answer])
             if all(is_asked for is_asked, _ in said):
                 return self._park("all workers were asked to leave")
-            target, wish, length, reason = next((each for _, each in said if each is not None), [seen, WAIT, None, ""])
+            answers: list[Any] = [each for _, each in said if each is not None]
+            target, wish, length, reason = answers[0] if answers else (seen, WAIT, None, "")
             if wish == STOP:
                 return self._stop(reason)
             if wish == PARK:

@@ -46,7 +46,8 @@ def decide(metrics: Mapping[str, Any], step: int) -> bool:
     while True:
         said = _speak(result, calls, number, peers, was_asked=was_asked) if current().is_reporter else None
         was_asked = peers is not None and peers.is_asked_to_leave
-        answers = peers.gather([was_asked, said]) if peers and peers.is_several else [[was_asked, said]]
+        mine: list[Any] = [was_asked, said]
+        answers = peers.gather(mine) if peers is not None and peers.is_several else [mine]
         if answers is None:
             return True  # the others have gone on meanwhile
         number, wish = next((each for _, each in answers if each is not None), (number, WAIT))

@@ -64,7 +64,7 @@ class JobList:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReportedCheckpoint:
+class CheckpointView:
     uuid: str
     step: int
     time: float
@@ -78,7 +78,7 @@ class JobAbout:
     summary: JobSummary
     policy: dict[str, Any]
     config: dict[str, Any]
-    checkpoints: list[ReportedCheckpoint] = field(default_factory=list)
+    checkpoints: list[CheckpointView] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from everstep.testing import Result
 from lab.patience import PATIENT
 from lab.scripted_search import SearchStage
@@ -60,3 +62,132 @@ def test_every_validation_is_reported_with_the_digest_of_its_weights() -> None:
     assert sorted(found) == [4, 8, 9]
     assert len({digest for _, digest in found.values()}) == 3
     assert all(len(digest) == 64 for _, digest in found.values())
+
+
+def test_a_trial_that_waits_leaves_when_asked_and_continues_elsewhere(tmp_path: Path) -> None:
+    """Its job is not finished; the next process begins at the batch at which the first one waited."""
+    kept = {"trial": {"key": "mine"}}
+    with start("--folder", tmp_path / "kept", targets=TARGETS[:1], **kept) as stage:
+        stage.wait_told("questions", 2)
+        os.kill(stage.pid("w0"), signal.SIGTERM)
+        result = stage.finish()
+        assert result.exit_codes == {"node1": 0}
+        assert not stage.view().is_finished
+        assert results(stage).keys() == {4}
+    with start("--folder", tmp_path / "kept", **kept) as stage:
+        result = stage.finish()
+        assert {event["step"] for event in result.events("weights")} == {5, 6, 7, 8, 9}
+        assert stage.told("results")[0]["length"] == 4, "said again: it may not have been heard"
+        assert [each["seen"] for each in stage.told("questions")][:1] == [1]
+        check(stage, result)
+
+
+def test_a_trial_that_is_told_to_park_leaves_and_its_job_is_not_finished(tmp_path: Path) -> None:
+    kept = {"trial": {"key": "mine"}}
+    with start("--folder", tmp_path / "kept", targets=[*TARGETS[:1], ["park", None]], **kept) as stage:
+        assert stage.finish().exit_codes == {"node1": 0}
+        assert not stage.view().is_finished
+    with start("--folder", tmp_path / "kept", **kept) as stage:
+        check(stage, stage.finish())
+
+
+def test_a_trial_killed_in_training_gives_the_same_bits(tmp_path: Path) -> None:
+    kept = {"trial": {"key": "mine"}}
+    with start("--folder", tmp_path / "kept", gates=[6], **kept) as stage:
+        stage.wait_at_gate(6)
+        stage.kill("w0")
+        stage.finish(check=False)
+    with start("--folder", tmp_path / "kept", **kept) as stage:
+        check(stage, stage.finish())
+
+
+def test_two_workers_and_a_chief_that_dies_while_all_wait() -> None:
+    with start(targets=TARGETS[:1], workers=2) as stage:
+        stage.wait_told("questions", 2)
+        stage.kill(stage.rank(0))
+        stage.wait_told("questions", 3)
+        stage.decide(*TARGETS)
+        check(stage, stage.finish())
+
+
+def test_two_workers_park_together() -> None:
+    with start(targets=TARGETS[:1], workers=2) as stage:
+        stage.wait_told("questions", 2)
+        for worker in ("w0", "w1"):
+            os.kill(stage.pid(worker), signal.SIGTERM)
+        assert stage.finish().exit_codes == {"node1": 0}
+        assert not stage.view().is_finished
+
+
+def test_a_coordinator_that_is_away_while_a_trial_waits() -> None:
+    with start(targets=TARGETS[:1]) as stage:
+        stage.wait_told("questions", 2)
+        stage.restart_coordinator()
+        stage.decide(*TARGETS)
+        check(stage, stage.finish())
+
+
+def test_a_script_that_ends_below_its_target_reports_and_ends_well() -> None:
+    with start("--batches", 3) as stage:
+        result = stage.finish()
+        assert [each["length"] for each in stage.told("results")] == [3]
+        assert stage.view().is_finished
+    assert result.exit_codes == {"node1": 0}
+
+
+# --- loops of the script's own ---
+
+
+def own_loop(way: str, *args: object, targets: list[list[Any]], **settings: Any) -> SearchStage:
+    settings = {"policy": PATIENT, "workers": 1, **settings}
+    return SearchStage("--way", way, *args, script="searched_loop.py", targets=targets, **settings)
+
+
+@pytest.mark.parametrize("way", ["native", "controller", "plain"])
+def test_a_report_waits_at_a_target_and_answers_whether_to_go_on(way: str) -> None:
+    with own_loop(way, targets=[["train", 12]]) as stage:
+        stage.wait_told("questions", 1)
+        assert [each["length"] for each in stage.told("results")] == [6, 12]
+        assert [event["step"] for event in stage.events("answered")] == [6], "it waits with the second one"
+        stage.decide(["train", 12], ["train", 18], ["stop", None])
+        result = stage.finish()
+    answers = [(event["step"], event["goes_on"]) for event in result.events("answered")]
+    assert answers == [(6, True), (12, True), (18, False)]
+    assert result.exit_codes == {"node1": 0}
+
+
+def test_all_workers_of_a_loop_get_the_same_answer() -> None:
+    with own_loop("native", targets=[["train", 6], ["train", 12], ["stop", None]], workers=2) as stage:
+        result = stage.finish()
+        assert len({each["length"] for each in stage.told("results")}) == len(stage.told("results")) == 2
+    for worker in ("w0", "w1"):
+        answers = [(event["step"], event["goes_on"]) for event in result.events("answered", worker=worker)]
+        assert answers == [(6, True), (12, False)]
+
+
+def test_a_loop_that_waits_saves_and_leaves_when_asked(tmp_path: Path) -> None:
+    targets: list[list[Any]] = [["train", 6], ["train", 18], ["stop", None]]
+    with own_loop("native", targets=targets) as stage:
+        undisturbed = stage.finish().weights_digest
+    kept = ("--folder", tmp_path)
+    with own_loop("native", *kept, targets=targets[:1]) as stage:
+        stage.wait_told("questions", 1)
+        os.kill(stage.pid("w0"), signal.SIGTERM)
+        assert stage.finish().exit_codes == {"node1": 0}
+        assert not stage.view().is_finished
+    with own_loop("native", *kept, targets=targets) as stage:
+        result = stage.finish()
+    assert [event["step"] for event in result.events("answered")] == [12, 18]
+    assert result.weights_digest == undisturbed
+
+
+def test_invalid_hyperparameters_end_the_trial_and_are_no_failure(tmp_path: Path) -> None:
+    config = tmp_path / "experiment.json"
+    config.write_text(json.dumps({"hyperparameters": {"lr": -1}}))
+    env = {"EVERSTEP_EXPERIMENT": str(config)}
+    with own_loop("native", targets=TARGETS, env=env, workers=2) as stage:
+        result = stage.finish()
+        ends = stage.told("ends")
+    assert result.exit_codes == {"node1": 0}
+    assert {(end["why"], end["reason"]) for end in ends} == {("INVALID_HP", "lr must be above 0")}
+    assert {event["exit_code"] for event in result.events("worker.exited")} == {0}

@@ -1,8 +1,8 @@
 """A coordinator whose search is a list that the test writes: for stories about the worker's side of a trial.
 
-Everything but the calls of a trial is the real coordinator. `targets.json` in SEARCH_FOLDER is a list of [wish, length];
-the target with number n is its nth. Behind the last one the search waits, until the test writes more. What a trial
-reports is in `results.jsonl`, `checkpoints.jsonl` and `ends.jsonl`.
+Everything but the calls of a trial is the real coordinator. `targets.json` in SEARCH_FOLDER is a list of [wish,
+length]; the target with number n is its nth. Behind the last one the search waits, until the test writes more. What a
+trial reports is in `results.jsonl`, `checkpoints.jsonl` and `ends.jsonl`.
 
     python -u -m lab.scripted_search serve …        # as `python -u -m everstep serve …`"""
 
@@ -88,7 +88,9 @@ async def _unknown(*_values: Any, **_more: Any) -> None:
 class SearchStage(Stage):
     """A trial whose search the test writes."""
 
-    def __init__(self, *args: object, targets: list[list[Any]], trial: dict[str, Any] | None = None, **given: Any) -> None:
+    def __init__(
+        self, *args: object, targets: list[list[Any]], trial: dict[str, Any] | None = None, **given: Any
+    ) -> None:
         super().__init__(*args, **given)
         facts = {"experiment": 1, "trial": 1, "trial_id": 11, "seed": 5, "metric": "loss", "unit": "batches"}
         home = given.get("env", {}).get("EVERSTEP_HOME") or str(self.directory / "home")

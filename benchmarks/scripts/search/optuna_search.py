@@ -15,10 +15,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import optuna  # noqa: E402
-import task  # noqa: E402
-from optuna.storages import JournalStorage  # noqa: E402
-from optuna.storages.journal import JournalFileBackend  # noqa: E402
+import optuna
+import task
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 
 def objective(trial: optuna.Trial) -> float:

@@ -100,9 +100,7 @@ def _known(given: Assignment) -> wire.AssignmentOrder:
     )
 
 
-def view_of(
-    pool: str, agents: Iterable[PoolAgent], live: Iterable[Assignment], *, num_queued: int
-) -> wire.PoolView:
+def view_of(pool: str, agents: Iterable[PoolAgent], live: Iterable[Assignment], *, num_queued: int) -> wire.PoolView:
     at = {(each.agent, each.slot): each for each in live if each.pool == pool}
     views = [
         wire.PoolAgentView(

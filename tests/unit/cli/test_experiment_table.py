@@ -82,7 +82,7 @@ def test_all_is_told_in_a_wide_terminal() -> None:
     assert told[1].startswith("ACTIVE ") and told[1].endswith("43% after 1:12, about 1:40 left")
     assert told[2] == "slots in use: 2 of 2 · 10 trials: 2 running, 1 queued, 7 completed"
     assert told[3].split() == ["trial", "state", "batches", "latest", "best", "at", "hyperparameters"]
-    assert told[4].split() == ["3", "RUNNING", "64/256", "0.5", "0.4", "32", "lr=0.03333", "net.width=64"]
+    assert told[4].split() == ["3", "RUNNING", "64/256", "0.5", "0.4", "32", "lr=0.03333"]
     assert told[5].split()[:2] == ["*", "7"]
 
 

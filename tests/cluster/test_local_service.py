@@ -1,0 +1,158 @@
+"""The local service: started by the first command that needs it, kept alive, continued after kill -9, gone when idle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from everstep import env
+from everstep.client.calls import Coordinator
+from everstep.pool.local_service import LocalFiles, is_running
+from lab.command import EVERSTEP, run, until
+from lab.pool_stage import Trials
+from lab.processes import are_gone, children
+
+CONNECT = """
+import sys
+from everstep.pool.local_service import connect_local
+print(*connect_local(lambda line: print(line, file=sys.stderr)))
+"""
+
+
+class LocalStage:
+    def __init__(self, folder: Path, idle_s: float) -> None:
+        self.folder, self.files = folder, LocalFiles(folder=folder / "home/local")
+        self._env = {
+            "EVERSTEP_HOME": str(folder / "home"),
+            "EVERSTEP_NURSERY": "off",
+            "EVERSTEP_LOCAL_IDLE_S": str(idle_s),
+        }
+        self.trials = Trials(folder, self._coordinator)
+        self.url = ""
+
+    def connect(self) -> str:
+        """As a command that ends at once; its URL."""
+        done = run(sys.executable, "-c", CONNECT, folder=self.folder, **self._env)
+        assert done.returncode == 0, done.stderr + self.log
+        self.url, token = done.stdout.split()
+        assert Path(token) == self.files.coordinator.token
+        return self.url
+
+    def type(self, *words: str) -> str:
+        done = run(*EVERSTEP, *words, folder=self.folder, **self._env)
+        assert done.returncode == 0, done.stderr + self.log
+        return done.stdout + done.stderr
+
+    def _coordinator(self) -> Coordinator:
+        return Coordinator(self.url, env.read_token(self.files.coordinator.token), "")
+
+    @property
+    def is_running(self) -> bool:
+        return self.files.folder.is_dir() and is_running(self.files)
+
+    @property
+    def log(self) -> str:
+        return self.files.log.read_text() if self.files.log.exists() else ""
+
+    @property
+    def pid(self) -> int:
+        return int(self.files.pid.read_text().split()[0])
+
+    def part(self, word: str) -> int:
+        """The process of the service whose command has this word."""
+        found: list[int] = []
+
+        def look() -> bool:
+            found[:] = [pid for pid in children(self.pid) if word in _command(pid)]
+            return len(found) == 1
+
+        until(look, lambda: self.log)
+        return found[0]
+
+    def end(self) -> None:
+        if self.is_running and self.files.pid.exists():
+            os.kill(self.pid, signal.SIGKILL)
+            until(lambda: not self.is_running)
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+@pytest.fixture
+def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalStage]:
+    made = LocalStage(tmp_path, getattr(request, "param", 600.0))
+    yield made
+    made.end()
+
+
+def test_two_commands_at_once_start_one_service_which_is_private_and_stops_when_told(stage: LocalStage) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        urls = {each.result() for each in [threads.submit(stage.connect) for _ in range(2)]}
+    assert len(urls) == 1
+    pid = stage.pid
+    assert stage.connect() in urls
+    assert stage.pid == pid
+    for path in (stage.files.folder, stage.files.coordinator.directory, stage.files.agent):
+        until(path.is_dir)
+        assert path.stat().st_mode & 0o077 == 0
+    for path in (stage.files.log, stage.files.coordinator.token, stage.files.coordinator.store, stage.files.pid):
+        assert path.stat().st_mode & 0o077 == 0
+    until(lambda: stage.trials.pool().num_slots > 0)
+    assert "local" in stage.type("pool", "list")
+    parts = [stage.part("serve"), stage.part("join"), pid]
+    stage.type("pool", "stop")
+    assert not stage.is_running
+    assert are_gone(parts)
+    assert "not running" in stage.type("pool", "stop")
+
+
+def test_a_killed_coordinator_and_a_killed_agent_come_back_and_trials_end(stage: LocalStage) -> None:
+    stage.connect()
+    experiment = stage.trials.create(1, "--hold")
+    (start,) = stage.trials.wait_starts(1)
+    os.kill(stage.part("serve"), signal.SIGKILL)
+    until(lambda: stage.connect() == stage.url)
+    assert not are_gone([start["pid"]]), "the trial does not need the coordinator to go on"
+    os.kill(stage.part("join"), signal.SIGKILL)
+    stage.trials.wait_starts(2)
+    stage.trials.let_go()
+    assert stage.trials.wait_state(experiment, "COMPLETED", "ERROR").state == "COMPLETED"
+    assert stage.trials.trials(experiment)[0].num_restarts == 0
+
+
+def test_after_kill_9_of_everything_the_next_command_continues(stage: LocalStage) -> None:
+    url = stage.connect()
+    experiment = stage.trials.create(1, "--hold")
+    (start,) = stage.trials.wait_starts(1)
+    parts = [stage.part("serve"), stage.part("join"), start["pid"]]
+    os.kill(stage.pid, signal.SIGKILL)
+    until(lambda: are_gone(parts), lambda: "a part outlives the service")
+    assert not stage.is_running
+    stage.trials.let_go()
+    assert stage.connect() == url, "at the same address"
+    assert stage.trials.wait_state(experiment, "COMPLETED", "ERROR").state == "COMPLETED"
+    assert len(stage.trials.starts) == 2
+
+
+@pytest.mark.parametrize("stage", [1.0], indirect=True)
+def test_it_ends_by_itself_when_no_experiment_is_active_and_no_command_uses_it(stage: LocalStage) -> None:
+    stage.connect()
+    experiment = stage.trials.create(1, "--hold")
+    stage.trials.wait_starts(1)
+    parts = [stage.part("serve"), stage.part("join"), stage.pid]
+    looked_at = len(stage.log)
+    until(lambda: stage.trials.view(experiment).num_slots == 1)
+    assert stage.is_running and stage.log[looked_at:] == "", "an active experiment keeps it"
+    stage.trials.let_go()
+    until(lambda: not stage.is_running, lambda: stage.log)
+    until(lambda: are_gone(parts))

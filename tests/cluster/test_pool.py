@@ -1,0 +1,156 @@
+"""A pool of real agents: trials on slots, and what happens to them when agents and the coordinator die."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from lab.command import EVERSTEP, run, until
+from lab.pool_stage import LENGTH, PoolStage
+from lab.processes import are_gone
+
+PLAIN = {"EVERSTEP_NURSERY": "off"}  # no process with torch: these scripts need none
+
+
+def test_a_trial_runs_on_a_slot_with_its_hyperparameters_and_ends(tmp_path: Path) -> None:
+    """As forks of warm processes, as usual."""
+    with PoolStage(tmp_path) as stage:
+        stage.join(slots=2)
+        experiment = stage.trials.create(3)
+        view = stage.trials.wait_state(experiment, "COMPLETED", "ERROR")
+        assert view.state == "COMPLETED", stage.trials.trials(experiment)
+        found = {each.trial: each for each in stage.trials.trials(experiment)}
+        starts = stage.trials.starts
+        assert sorted(each["trial"] for each in starts) == [1, 2, 3]
+        for start in starts:
+            trial = found[start["trial"]]
+            assert start["hyperparameters"] == trial.hparams
+            assert start["lr"] == trial.hparams["lr"]
+            assert start["threads"] == "1"
+            told = {name: start["facts"][name] for name in ("experiment", "trial_id", "seed", "metric", "unit")}
+            assert told == {
+                "experiment": experiment,
+                "trial_id": trial.trial_id,
+                "seed": trial.seed,
+                "metric": "loss",
+                "unit": "batches",
+            }
+            assert (trial.state, trial.length, trial.num_restarts) == ("COMPLETED", LENGTH, 0)
+        assert len({each["folder"] for each in starts}) == 3, "each trial works in a folder of its own"
+        assert len({each["code"] for each in starts}) == 1, "the code is on the node once"
+        until(lambda: stage.trials.pool().num_free == 2)
+
+
+@pytest.mark.parametrize("env", [PLAIN, {}], ids=["plain", "forked"])
+def test_all_that_a_killed_agent_ran_ends_with_it_and_is_given_again(tmp_path: Path, env: dict[str, str]) -> None:
+    with PoolStage(tmp_path, **env) as stage:
+        stage.join()
+        experiment = stage.trials.create(1, "--hold")
+        (start,) = stage.trials.wait_starts(1)
+        (held,) = stage.trials.held()
+        stage.kill_agent("a")
+        until(lambda: are_gone([start["pid"]]), lambda: "the worker outlives its agent")
+        stage.join()
+        stage.trials.wait_starts(2)
+        (again,) = stage.trials.held()
+        assert again.assignment > held.assignment
+        stage.trials.let_go()
+        assert stage.trials.wait_state(experiment, "COMPLETED", "ERROR").state == "COMPLETED"
+        assert stage.trials.trials(experiment)[0].num_restarts == 0, "it is not the trial's failure"
+
+
+def test_what_runs_goes_on_while_the_coordinator_is_dead_and_after_its_restart(tmp_path: Path) -> None:
+    with PoolStage(tmp_path, **PLAIN) as stage:
+        stage.join(slots=2)
+        experiment = stage.trials.create(2, "--hold")
+        starts = stage.trials.wait_starts(2)
+        held = stage.trials.held()
+        stage.kill_coordinator()
+        stage.start_coordinator()
+        until(lambda: stage.trials.pool().agents and stage.trials.pool().agents[0].is_present)
+        assert stage.trials.held() == held
+        stage.trials.let_go()
+        assert stage.trials.wait_state(experiment, "COMPLETED", "ERROR").state == "COMPLETED"
+        assert stage.trials.starts == starts, "no trial was started again"
+
+
+def test_a_paused_experiment_gives_its_slots_back_and_goes_on_when_it_is_activated(tmp_path: Path) -> None:
+    with PoolStage(tmp_path, **PLAIN) as stage:
+        stage.join()
+        experiment = stage.trials.create(1, "--hold")
+        (start,) = stage.trials.wait_starts(1)
+        stage.trials.act(experiment, "pause")
+        until(lambda: not stage.trials.held())
+        assert (tmp_path / "saved-1").exists(), "it had time to save"
+        assert are_gone([start["pid"]])
+        stage.trials.let_go()
+        stage.trials.act(experiment, "activate")
+        assert stage.trials.wait_state(experiment, "COMPLETED", "ERROR").state == "COMPLETED"
+        assert [each["trial"] for each in stage.trials.starts] == [1, 1]
+        assert stage.trials.trials(experiment)[0].num_restarts == 0
+
+
+@pytest.mark.parametrize("env", [PLAIN, {}], ids=["plain", "forked"])
+def test_a_killed_trial_ends_at_once(tmp_path: Path, env: dict[str, str]) -> None:
+    with PoolStage(tmp_path, **env) as stage:
+        stage.join()
+        experiment = stage.trials.create(2, "--hold")
+        (start,) = stage.trials.wait_starts(1)
+        stage.trials.kill_trial(experiment, 1)
+        until(lambda: are_gone([start["pid"]]), lambda: "it was not killed")
+        assert not (tmp_path / "saved-1").exists()
+        stage.trials.let_go()
+        stage.trials.wait_state(experiment, "COMPLETED", "ERROR")
+        states = {each.trial: each.state for each in stage.trials.trials(experiment)}
+        assert states == {1: "CANCELED", 2: "COMPLETED"}
+
+
+def test_two_agents_share_the_trials_and_one_that_leaves_hands_its_trial_to_the_other(tmp_path: Path) -> None:
+    with PoolStage(tmp_path, **PLAIN) as stage:
+        stage.join("a")
+        stage.join("b")
+        experiment = stage.trials.create(2, "--hold")
+        stage.trials.wait_starts(2)
+        assert {agent.agent: agent.slots[0].trial for agent in stage.trials.pool().agents} == {"a": 1, "b": 2}
+        stage.agents["a"].signal(signal.SIGTERM)
+        assert stage.agents["a"].exit_code() == 0
+        assert (tmp_path / "saved-1").exists()
+        assert [agent.agent for agent in stage.trials.pool().agents] == ["b"]
+        stage.trials.let_go()
+        assert stage.trials.wait_state(experiment, "COMPLETED", "ERROR").state == "COMPLETED"
+        assert [each["trial"] for each in stage.trials.starts] == [1, 2, 1]
+        assert {each.num_restarts for each in stage.trials.trials(experiment)} == {0}
+
+
+def test_a_script_that_fails_is_tried_again_as_often_as_it_may_be(tmp_path: Path) -> None:
+    with PoolStage(tmp_path, **PLAIN) as stage:
+        stage.join()
+        experiment = stage.trials.create(1, "--fail", max_restarts=2)
+        stage.trials.wait_state(experiment, "COMPLETED", "ERROR")
+        (trial,) = stage.trials.trials(experiment)
+        assert (trial.state, trial.num_restarts) == ("ERROR", 2)
+        assert len(stage.trials.starts) == 3
+
+
+def test_an_argument_with_an_unknown_hyperparameter_fails_with_its_name(tmp_path: Path) -> None:
+    with PoolStage(tmp_path, **PLAIN) as stage:
+        stage.join()
+        experiment = stage.trials.create(1, "{momentum}", max_restarts=0)
+        stage.trials.wait_state(experiment, "COMPLETED", "ERROR")
+        (trial,) = stage.trials.trials(experiment)
+        assert trial.state == "ERROR"
+        assert "momentum" in trial.reason
+
+
+def test_a_second_agent_of_the_same_name_is_refused_here(tmp_path: Path) -> None:
+    with PoolStage(tmp_path, **PLAIN) as stage:
+        stage.join("a")
+        words = ("--coordinator", stage.url, "--token-file", stage.token_file, "--name", "a")
+        home = str(tmp_path / "home")
+        second = run(*EVERSTEP, "pool", "join", *words, folder=tmp_path, EVERSTEP_HOME=home)
+        assert second.returncode == 2
+        assert "--name" in second.stderr
+        listed = run(*EVERSTEP, "pool", "list", *words[:4], folder=tmp_path)
+        assert "1 of 1 slots free" in " ".join(listed.stdout.split())

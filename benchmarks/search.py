@@ -1,5 +1,5 @@
 """How long a search of 32 small real trials takes: ours (adaptive_asha, order: exact), Ray Tune's ASHA with reused
-actors, and Optuna's successive halving with kept processes (`make peers`), on the same slots, in the same run.
+actors, and Optuna's successive halving with kept processes (`make peers`), on the same slots and in one run.
 
 Every trial trains the same network on the same images. Rungs are at 16, 64 and 256 batches. All three are warm: their
 processes have done a search before. Rounds alternate; numbers are medians. `trial_start_s`: from the moment that a
@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.last_line import last_line
 from benchmarks.peers import peer_python
@@ -66,7 +66,7 @@ class KeptPeer:
 
 
 class Pool:
-    """A coordinator and a node with so many slots."""
+    """A coordinator and a node with this many slots."""
 
     def __init__(self, link: CoordinatorLink, folder: Path) -> None:
         self._link, self._folder = link, folder

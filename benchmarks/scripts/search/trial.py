@@ -1,4 +1,4 @@
-"""The same task as a trial of ours, with the Trainer: validations at the searcher's rungs, a checkpoint at each.
+"""The same task as an Everstep trial, with the Trainer: validations at the searcher's rungs, a checkpoint at each.
 
 Each trial leaves the time of its first batch in the folder that the hyperparameter `marks` names."""
 

@@ -1,6 +1,6 @@
-"""Optuna with kept processes: `python optuna_search.py SLOTS`. Each line that comes in starts a search; one line of JSON
-goes out for it. Its best case: the processes have imported and loaded all, and share a journal, its quickest storage
-that several processes can use."""
+"""Optuna with kept processes: `python optuna_search.py SLOTS`. Each line that comes in starts a search; its result goes
+out as a line of JSON. Its best case: the processes have imported and loaded all, and share a journal, its quickest
+storage that several processes can use."""
 
 from __future__ import annotations
 

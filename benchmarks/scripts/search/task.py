@@ -1,4 +1,4 @@
-"""What every trial of the search benchmark does, whoever runs it: a small network learns clothes, batch by batch.
+"""What every trial of the search benchmark does: a small network learns clothes, batch by batch.
 
 Needs torch and numpy only: the peers' processes import it too."""
 

@@ -27,6 +27,7 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "unarchive": ("experiment_verbs", "Show an archived experiment again."),
     "delete": ("experiment_verbs", "Delete an experiment and its checkpoints."),
     "wait": ("experiment_verbs", "Wait until an experiment is over."),
+    "verify": ("experiment_verify", "Train a trial again, and compare its weights bit for bit."),
     "label": ("experiment_verbs", "Add or remove a label."),
     "set": ("experiment_verbs", "Set the name, description, notes, or checkpoints to keep."),
     "lt": ("experiment_show", ""),

@@ -1,7 +1,7 @@
 """Results of a trial whose script knows nothing of Everstep: lines that it prints, matched by the experiment's pattern.
 
 Each match is a result: the metric is the pattern's group `metric`, else its first one; the length is its group `step`,
-else the number of the match, from 1. The script is told nothing. Once the search stops the trial, `stop` is called
+else the number of the match, from 1. The script hears nothing of it. Once the search stops the trial, `stop` is called
 with the reason, and the node ends the script: a good end.
 
 Files are read from their beginning. So a node that is started again says the same results again, which changes nothing.

@@ -60,7 +60,7 @@ class ExperimentSpec:
     searcher: dict[str, Any]  # as in the file: `everstep.search` reads it
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     seed: Count = 0
-    num_micro_batches: Positive = 1  # slots_per_trial: a batch is cut into so many parts, however many slots serve it
+    num_micro_batches: Positive = 1  # slots_per_trial: parts of a batch, however many slots serve it
     max_slots: Positive = 1  # of a trial
     max_restarts: Count = 5  # of each trial
     kept: CheckpointsKept = field(default_factory=CheckpointsKept)

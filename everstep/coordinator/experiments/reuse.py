@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everstep import wire
-from everstep.coordinator.experiments.facts import DELETED, Checkpoint, Trial
+from everstep.coordinator.experiments.facts import DELETED, CheckpointRecord, Trial
 from everstep.coordinator.experiments.retention import best_first
 from everstep.errors import Refused
 from everstep.search.config import SearchConfig
@@ -73,7 +73,7 @@ class TrainedBefore:
     trial: Trial
     results: Mapping[int, wire.TrialResult]  # by length
     targets: Sequence[int | None] = ()
-    checkpoints: Sequence[Checkpoint] = ()
+    checkpoints: Sequence[CheckpointRecord] = ()
 
     @property
     def longest(self) -> int:
@@ -93,8 +93,8 @@ class Reuse:
 
     results: Sequence[wire.TrialResult] = ()
     is_over: bool = False
-    checkpoint: Checkpoint | None = None
-    borrowed: Sequence[Checkpoint] = ()
+    checkpoint: CheckpointRecord | None = None
+    borrowed: Sequence[CheckpointRecord] = ()
     source: str = ""  # the job
     length: int = 0  # up to which results are known
     unit: str = ""
@@ -147,11 +147,11 @@ def _planned(before: TrainedBefore) -> list[wire.TrialResult]:
     return [result for _, result in sorted(before.results.items()) if result.is_planned]
 
 
-def _newest(trial: Trial, before: TrainedBefore, config: SearchConfig) -> Checkpoint | None:
+def _newest(trial: Trial, before: TrainedBefore, config: SearchConfig) -> CheckpointRecord | None:
     """Of the checkpoints below the target."""
     lengths = {result.batches: length for length, result in before.results.items() if result.batches}
 
-    def is_below(each: Checkpoint) -> bool:
+    def is_below(each: CheckpointRecord) -> bool:
         length = each.step if config.unit == "batches" else lengths.get(each.step)
         return length is not None and (trial.target is None or length < trial.target)
 
@@ -171,8 +171,8 @@ def _with_source(found: Reuse, before: TrainedBefore, config: SearchConfig) -> R
 
 
 def _borrowed(
-    results: Iterable[wire.TrialResult], checkpoints: Iterable[Checkpoint], *, smaller_is_better: bool
-) -> list[Checkpoint]:
+    results: Iterable[wire.TrialResult], checkpoints: Iterable[CheckpointRecord], *, smaller_is_better: bool
+) -> list[CheckpointRecord]:
     """The best and the newest, of those that a result belongs to."""
     steps = {each.batches for each in results}
     there = [each for each in checkpoints if each.state != DELETED and each.step in steps]

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from everstep import wire
 from everstep.checkpoint import catalog
 from everstep.checkpoint.manifest import CheckpointKey
-from everstep.coordinator.experiments.facts import DELETED, Checkpoint, Experiment
+from everstep.coordinator.experiments.facts import DELETED, CheckpointRecord, Experiment
 from everstep.coordinator.experiments.retention import decide_deletion
 from everstep.coordinator.store.experiment_rows import (
     Changes,
@@ -51,7 +51,7 @@ class CheckpointSweeper:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _sweep(self, number: int) -> None:
-        def read(connection: Connection) -> tuple[Experiment | None, list[Checkpoint], set[str]]:
+        def read(connection: Connection) -> tuple[Experiment | None, list[CheckpointRecord], set[str]]:
             found = read_checkpoints(connection, number)
             return read_experiment(connection, number), found, read_borrowed(connection)
 
@@ -77,7 +77,7 @@ class CheckpointSweeper:
             log.info("experiment %d: deleted %d of %d checkpoints", number, len(deleted), len(found))
 
 
-def delete_files(checkpoints: Sequence[Checkpoint]) -> tuple[list[str], int]:
+def delete_files(checkpoints: Sequence[CheckpointRecord]) -> tuple[list[str], int]:
     """The UUIDs of those that were deleted, and the number of those that could not be reached."""
     deleted: list[str] = []
     for each in checkpoints:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everstep import wire
-from everstep.coordinator.experiments.facts import Checkpoint, Experiment, Trial
+from everstep.coordinator.experiments.facts import CheckpointRecord, Experiment, Trial
 from everstep.coordinator.experiments.live import LiveExperiment
 from everstep.coordinator.experiments.reuse import reused_text
 from everstep.coordinator.experiments.seam import SlotHolder
@@ -91,7 +91,7 @@ def event_view(row: EventRow) -> wire.SearchEventView:
     return wire.SearchEventView(number=row.number, time=row.time, event=row.event, operations=row.operations)
 
 
-def checkpoint_view(checkpoint: Checkpoint) -> wire.SavedCheckpoint:
+def checkpoint_view(checkpoint: CheckpointRecord) -> wire.SavedCheckpoint:
     return wire.SavedCheckpoint(
         uuid=checkpoint.uuid,
         uri=checkpoint.uri,

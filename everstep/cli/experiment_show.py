@@ -29,7 +29,7 @@ _MOST_SHOWN = 20
 
 @dataclass(frozen=True, kw_only=True)
 class ListExperimentsOptions(ExperimentsOptions):
-    all: bool = setting(False, "Also show archived experiments", also=("-a",))
+    all: bool = setting(False, "Also show archived experiments, and verifications", also=("-a",))
     csv: bool = setting(False, "Print CSV instead of a table")
     json: bool = setting(False, "Print JSON instead of a table")
 

@@ -42,7 +42,8 @@ def verify(options: VerifyOptions) -> int:
         trial = link(lambda coordinator: coordinator.trial(options.experiment, options.trial))
         if link.is_local and not options.json:
             click.echo(local_line())
-        if note := kinds_note(trial.kind, _kinds(link)):
+        kinds = _kinds(link)
+        if kinds and (note := kinds_note(trial.kind, kinds)):
             say(note)
         message = wire.VerifyRequest(request=uuid.uuid4().hex)
         made = link(lambda coordinator: coordinator.verify_trial(options.experiment, options.trial, message))
@@ -53,6 +54,8 @@ def verify(options: VerifyOptions) -> int:
         except Interrupted as interrupted:
             experiments.act(link, made.experiment, "kill", "interrupted at the terminal")
             return 128 + interrupted.number
+        if not kinds and (note := kinds_note(trial.kind, [_kind_of(link, made.experiment)])):
+            say(note)  # nobody had joined before
         rows = _compare(link, trial, made.experiment)
     return _tell(options, view, rows)
 
@@ -62,6 +65,10 @@ def _kinds(link: CoordinatorLink) -> list[str]:
         return [each.kind for each in link(lambda it: it.pool(POOL)).agents if each.is_present]
     except Refused:  # there is none yet
         return []
+
+
+def _kind_of(link: CoordinatorLink, again: int) -> str:
+    return link(lambda it: it.trial(again, 1)).kind
 
 
 def _compare(link: CoordinatorLink, trial: wire.TrialView, again: int) -> list[Compared]:
@@ -88,7 +95,8 @@ def _tell(options: VerifyOptions, view: wire.ExperimentView, rows: Sequence[Comp
         say(f"it could not be trained again: experiment {view.experiment} is {view.state}: {view.reason}")
     elif different is not None:
         where = f"{different.what} at {different.length}"
-        say(f"differs first at the {where}: {different.kept or 'nothing'} was kept, {different.again or 'nothing'} came")
+        kept, again = (text or "nothing" for text in (different.kept, different.again))
+        say(f"differs first at the {where}: {kept} was kept, {again} came")
     else:
         click.echo(f"equal: {sum(row.is_equal is True for row in rows)} digests")
     return 0 if is_equal else 1

@@ -140,7 +140,7 @@ def fork_of(
         new = _reread(old.written or spec.written, experiment, changes, content)
         order = {**new.order, "code": spec.order.get("code", ""), "workdir": spec.order.get("workdir", "")}
         spec = replace(new, order=order)
-    return replace(spec, request=uuid.uuid4().hex, forked_from=experiment, is_paused=False)
+    return replace(spec, request=uuid.uuid4().hex, forked_from=experiment, is_paused=False, verifies=0, trial_seed=None)
 
 
 def _reread(

@@ -69,4 +69,4 @@ def kinds_note(kind: str, kinds: Iterable[str]) -> str:
     here = sorted(set(kinds))
     if not kind or here == [kind]:
         return ""
-    return f"trained on {kind}; this pool has {' and '.join(here) or 'no machine'}: other bits may be no fault"
+    return f"it was trained on {kind}, not on {' and '.join(here)}: other bits are to be expected"

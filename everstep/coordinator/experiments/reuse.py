@@ -51,8 +51,8 @@ def reuse_key(
     begins_with: Mapping[str, Any],
     kind: str,
 ) -> str:
-    """SHA-256 of all that a training depends on. `begins_with`: the checkpoint of a warm start. `kind`: of machine, with
-    the version of torch."""
+    """SHA-256 of all that a training depends on. `begins_with`: the checkpoint of a warm start. `kind`: of machine and
+    of torch."""
     told = {
         "order": {name: spec.order.get(name) for name in _ORDER},
         "config": {name: value for name, value in spec.config.items() if name not in _NOT_OF_THE_KEY},
@@ -117,7 +117,7 @@ class Reuse:
 
 def decide_reuse(trial: Trial, before: Sequence[TrainedBefore], config: SearchConfig) -> Reuse:
     """For the target that the trial has now."""
-    before = sorted((each for each in before if each.results or each.checkpoints), key=lambda each: (-each.longest, each.trial.trial_id))
+    before = sorted(before, key=lambda each: (-each.longest, each.trial.trial_id))
     for each in before:
         if (found := _whole(trial, each)) is not None:
             return _with_source(found, each, config)
@@ -137,7 +137,7 @@ def _whole(trial: Trial, before: TrainedBefore) -> Reuse | None:
             at = min((length for length in known if length >= target), default=None)
         if at is not None:
             return Reuse(results=[*(each for each in _planned(before) if each.length < at), known[at]])
-    if before.ended_by_itself and (target is None) == (None in before.targets) and before.longest < (target or 2**63):
+    if known and before.ended_by_itself and (target is None) == (None in before.targets) and before.longest < (target or 2**63):
         last = known[before.longest]
         return Reuse(results=[*(each for each in _planned(before) if each is not last), last], is_over=True)
     return None

@@ -63,11 +63,5 @@ def _searcher(spec: wire.ExperimentSpec, known: wire.TrialResults, longest: int)
 
 
 def as_constants(hparams: Mapping[str, Any]) -> dict[str, Any]:
-    """A space of one point. Maps stay maps: arguments may name what is in them."""
-    return {name: _constant(value) for name, value in hparams.items()}
-
-
-def _constant(value: Any) -> Any:
-    if isinstance(value, Mapping) and value:
-        return as_constants(value)
-    return {"type": "const", "val": value}
+    """A space of one point."""
+    return {name: {"type": "const", "val": value} for name, value in hparams.items()}

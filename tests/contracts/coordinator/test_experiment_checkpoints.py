@@ -117,6 +117,9 @@ def test_a_warm_start_is_found_by_trial_or_uuid_and_kept_while_it_is_needed(peop
     with pytest.raises(Refused) as refused:
         people.create_experiment(spec("random", source_checkpoint_uuid="unknown"))
     assert refused.value.code == "checkpoint-unknown"
+    with pytest.raises(Refused) as refused:
+        people.create_experiment(spec("random", source_trial_id=10**6))
+    assert refused.value.code == "trial-unknown"
 
 
 def test_code_is_kept_by_its_digest_or_not_at_all(people, server_on_each_store):

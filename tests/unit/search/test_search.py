@@ -9,7 +9,17 @@ from unit.search.world import World, noise
 
 from everstep.errors import UsageError
 from everstep.search.config import read_searcher
-from everstep.search.events import Advanced, SearchOver, StopTrial, TrialEnded, Validated, event_from_plain, to_plain
+from everstep.search.draws import content_seed
+from everstep.search.events import (
+    Advanced,
+    SearchOver,
+    StopTrial,
+    TrainTo,
+    TrialEnded,
+    Validated,
+    event_from_plain,
+    to_plain,
+)
 from everstep.search.read_space import read_space
 from everstep.search.search import Search, fold
 from everstep.search.space import Space
@@ -133,3 +143,19 @@ def test_progress_grows_from_0_to_1():
     world._deliver = watched
     search = world.run()
     assert seen[0] == 0 and seen == sorted(seen) and search.progress == 1.0
+
+
+def test_a_single_trial_is_validated_at_given_lengths() -> None:
+    section = {"name": "single", "metric": "loss", "max_length": {"batches": 64}, "lengths": [16, 4, 64]}
+    search = Search.begin(read_searcher(section), read_space({}, num_micro_batches=1), 7)
+    targets = [each.length for each in search.start() if isinstance(each, TrainTo)]
+    for length in (2, 4, 4, 16, 64):
+        operations = search.apply(Validated(trial=1, length=length, metric=1.0))
+        targets += [each.length for each in operations if isinstance(each, TrainTo)]
+    assert targets == [4, 16, 64]
+    assert isinstance(operations[-1], StopTrial)
+
+
+def test_a_seed_may_depend_on_hyperparameters_alone() -> None:
+    assert content_seed(1, {"a": 1, "b": 0.1}) == content_seed(1, {"b": 0.1, "a": 1}) < 2**31
+    assert len({content_seed(1, {"a": 1}), content_seed(2, {"a": 1}), content_seed(1, {"a": 2})}) == 3

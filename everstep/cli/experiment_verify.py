@@ -28,13 +28,13 @@ _EQUAL = {True: "yes", False: "no", None: "not saved again"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(ExperimentOptions):
+class VerifyTrialOptions(ExperimentOptions):
     trial: int = setting(1, "Number of the trial in the experiment", metavar="N", least=1)
     json: bool = setting(False, "Print JSON instead of a table")
 
 
-@command(VerifyOptions, name="verify", no_args_is_help=True)
-def verify(options: VerifyOptions) -> int:
+@command(VerifyTrialOptions, name="verify", no_args_is_help=True)
+def verify(options: VerifyTrialOptions) -> int:
     """Train a trial again, and compare the digests of its weights at each validation and checkpoint.
 
     Exit code 0: they are equal; 1: they differ, or it could not be trained again."""
@@ -55,7 +55,7 @@ def verify(options: VerifyOptions) -> int:
             experiments.act(link, made.experiment, "kill", "interrupted at the terminal")
             return 128 + interrupted.number
         if not kinds and (note := kinds_note(trial.kind, [_kind_of(link, made.experiment)])):
-            say(note)  # nobody had joined before
+            say(note)  # no machine had joined before
         rows = _compare(link, trial, made.experiment)
     return _tell(options, view, rows)
 
@@ -83,7 +83,7 @@ def _compare(link: CoordinatorLink, trial: wire.TrialView, again: int) -> list[C
     return compare(*results, *saved)
 
 
-def _tell(options: VerifyOptions, view: wire.ExperimentView, rows: Sequence[Compared]) -> int:
+def _tell(options: VerifyTrialOptions, view: wire.ExperimentView, rows: Sequence[Compared]) -> int:
     different = first_difference(rows)
     is_equal = different is None and view.state == COMPLETED
     if options.json:

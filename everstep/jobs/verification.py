@@ -48,9 +48,7 @@ def _validations(kept: Sequence[wire.TrialResult], again: Sequence[wire.TrialRes
         yield Compared(what=VALIDATION, length=length, kept=next(texts), again=next(texts))
 
 
-def _checkpoints(
-    kept: Iterable[wire.SavedCheckpoint], again: Iterable[wire.SavedCheckpoint]
-) -> Iterator[Compared]:
+def _checkpoints(kept: Iterable[wire.SavedCheckpoint], again: Iterable[wire.SavedCheckpoint]) -> Iterator[Compared]:
     first, second = _digests(kept), _digests(again)
     for step in sorted(first):
         yield Compared(what=CHECKPOINT, length=step, kept=first[step], again=second.get(step))

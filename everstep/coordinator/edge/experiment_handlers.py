@@ -69,9 +69,7 @@ async def trial_results(call: HttpCall, experiment: int, trial: int) -> wire.Tri
     return await call.service.experiment_calls.results(experiment, trial)
 
 
-async def verify_trial(
-    call: HttpCall, experiment: int, trial: int, message: wire.VerifyRequest
-) -> wire.ExperimentView:
+async def verify_trial(call: HttpCall, experiment: int, trial: int, message: wire.VerifyRequest) -> wire.ExperimentView:
     return await call.service.experiment_calls.verify(experiment, trial, message.request)
 
 

@@ -128,7 +128,7 @@ class LiveExperiment:
         return replace(trial, kind=kind, reuse_key=self.key_of(trial, kind) if self.is_reusing else "")
 
     def may_reuse(self, trial: Trial) -> bool:
-        """It has not begun, and nobody has looked yet whether its target is known."""
+        """It has not begun, and its target was not looked up yet."""
         is_idle = trial.started_at is None and not (trial.is_over or trial.is_waiting or trial.must_end)
         return self.is_reusing and is_idle and self.looked_up.get(trial.number) != trial.target_number
 

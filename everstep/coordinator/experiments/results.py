@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from everstep.coordinator.experiments.experiments import Experiments
 
 
-async def keep_result(
-    experiments: Experiments, live: LiveExperiment, trial: Trial, message: wire.TrialResult
-) -> None:
+async def keep_result(experiments: Experiments, live: LiveExperiment, trial: Trial, message: wire.TrialResult) -> None:
     """With the experiment's lock, unless it is known."""
     event = Validated(trial=trial.number, length=message.length, metric=finite(float(message.metric)))
     changed = trials.validated(trial, message, smaller_is_better=live.config.smaller_is_better)

@@ -137,7 +137,8 @@ def _whole(trial: Trial, before: TrainedBefore) -> Reuse | None:
             at = min((length for length in known if length >= target), default=None)
         if at is not None:
             return Reuse(results=[*(each for each in _planned(before) if each.length < at), known[at]])
-    if known and before.ended_by_itself and (target is None) == (None in before.targets) and before.longest < (target or 2**63):
+    is_short = None in before.targets if target is None else before.longest < target
+    if known and before.ended_by_itself and is_short:
         last = known[before.longest]
         return Reuse(results=[*(each for each in _planned(before) if each is not last), last], is_over=True)
     return None

@@ -73,7 +73,7 @@ class TrialReuse:
         self._experiments.holder.note_change()
 
     async def _look_up(self, live: LiveExperiment, idle: Sequence[Trial]) -> None:
-        if len(self.kinds) > 1:  # nobody knows where it would train
+        if len(self.kinds) > 1:  # it could train on any of them
             for each in idle:
                 live.looked_up[each.number] = each.target_number
             return

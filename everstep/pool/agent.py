@@ -2,7 +2,7 @@
 
 One thread decides and acts; it waits for process ends, signals and orders in one place and never for the coordinator.
 It starts what it is told to run and does not, and ends what it runs and is not told to. While the coordinator is away,
-what runs goes on. On SIGTERM and SIGINT all trials save and leave; if it is killed, all that it started ends with it."""
+what runs goes on. On SIGTERM and SIGINT trials save and leave; if it is killed, all that it started ends with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator and agents of a pool, as real processes, and experiments of a trial script that does what it is told."""
+"""A coordinator and agents of a pool, as real processes, and experiments of a script that does what it is told."""
 
 from __future__ import annotations
 

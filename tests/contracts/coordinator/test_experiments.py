@@ -54,7 +54,7 @@ def test_a_random_experiment_trains_all_its_trials_and_names_the_best(begin):
     best = min(toy.trials(), key=lambda each: each.best)
     assert (view.best.trial, view.best.metric, view.best.length) == (best.trial, best.best, 64)
     assert view.ended_at >= view.created_at
-    assert [each.trial for each in toy.people.trials(toy.experiment, sort="metric", limit=2).trials][0] == best.trial
+    assert toy.people.trials(toy.experiment, sort="metric", limit=2).trials[0].trial == best.trial
     assert toy.people.find_trial(best.trial_id) == toy.people.trial(toy.experiment, best.trial)
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
+from everstep import env
 from everstep.cli.experiment_follow import follow
 from everstep.cli.experiment_link import ExperimentOptions, ExperimentsOptions, link_of
 from everstep.cli.options import command, say
 from everstep.errors import UsageError
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
-from everstep.launcher.machine import count_cpus, count_gpus
+from everstep.pool.machine_kind import num_slots
 from everstep.settings import setting
 
 
@@ -54,7 +55,7 @@ def create(options: CreateOptions) -> int:
         is_test=options.test_mode,
     )
     if options.local and options.test_mode:
-        from everstep.jobs.local_test import run_test
+        from everstep.pool.local_test import run_test
 
         return run_test(prepared, say)
     with link_of(options, is_local=options.local) as link:
@@ -75,9 +76,8 @@ def create(options: CreateOptions) -> int:
 
 
 def local_line() -> str:
-    gpus = count_gpus()
-    number, kind = (gpus, "GPU") if gpus else (count_cpus(), "CPU")
-    slots = f"{number} slot{'s' * (number != 1)} on this machine ({kind}s)"
+    number = num_slots(env.value(env.LOCAL_SLOTS) or "auto")
+    slots = f"{number} slot{'s' * (number != 1)} on this machine"
     return f"local: {slots}; --coordinator URL, EVERSTEP_COORDINATOR or DET_MASTER use a cluster's"
 
 

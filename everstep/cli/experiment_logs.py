@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import click
@@ -13,13 +11,10 @@ from everstep.cli.experiment_link import ExperimentOptions, link_of
 from everstep.cli.logs import shown_line
 from everstep.cli.options import command, say
 from everstep.cli.submitted import leave
-from everstep.client.calls import Coordinator
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
-from everstep.jobs.job_log import JobLog
+from everstep.jobs.trial_log import trial_lines
 from everstep.settings import setting
-from everstep.wire import LogsRequest
-from everstep.wire.experiments import QUEUED, RUNNING, WAITING, trial_job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,30 +38,12 @@ def logs(options: ExperimentLogsOptions) -> int:
 
 def print_log(link: CoordinatorLink, experiment: int, trial: int, options: ExperimentLogsOptions | None = None) -> bool:
     """Whether there was nothing. Without options: all lines, until the trial ends."""
-    log = log_of(link, experiment, trial)
     tail, follows = (options.tail or 0, options.follow) if options is not None else (0, True)
     is_silent = True
-    for line in log.lines(LogsRequest(), tail=tail, follow=follows):
+    for line in trial_lines(link, experiment, trial, tail=tail, follow=follows):
         is_silent = False
         click.echo(shown_line(line, is_one=True, has_time=options is not None and options.timestamps))
-    for note in log.notes:
-        say(note)
     return is_silent
-
-
-def log_of(link: CoordinatorLink, experiment: int, trial: int) -> JobLog:
-    job = trial_job(experiment, trial)
-
-    @contextmanager
-    def live() -> Iterator[Coordinator]:
-        with closing(link.of_job(job)) as coordinator:
-            yield coordinator
-
-    def is_over() -> bool:
-        view = link(lambda coordinator: coordinator.trial(experiment, trial))
-        return view.state not in (QUEUED, RUNNING, WAITING)
-
-    return JobLog(job, live=live, left=lambda: None, is_over=is_over)
 
 
 def follow_first_trial(link: CoordinatorLink, experiment: int) -> int:

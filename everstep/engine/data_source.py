@@ -42,7 +42,7 @@ class DataSource:
         return
 
     def leave(self) -> None:
-        """All workers leave between two steps, because they were asked to: save what is to be saved."""
+        """All workers leave between two steps, because they were asked to: save before that."""
         return
 
     def settled(self) -> None:

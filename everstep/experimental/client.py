@@ -15,12 +15,15 @@ from typing import Any
 
 from everstep import env
 from everstep.experimental.checkpoint import CheckpointPath, CheckpointState, DownloadMode, get_checkpoint
-from everstep.experimental.experiment import Experiment, ExperimentState
+from everstep.experimental.experiment import ClientExperiment, ExperimentState
 from everstep.experimental.session import CURRENT
-from everstep.experimental.trial import Trial, TrialMetrics, TrialState
+from everstep.experimental.trial import ClientTrial, TrialMetrics, TrialState
 from everstep.jobs import experiments
 
-Checkpoint = CheckpointPath  # Determined's name
+# Determined's names
+Checkpoint = CheckpointPath
+Experiment = ClientExperiment
+Trial = ClientTrial
 
 __all__ = [
     "Checkpoint",

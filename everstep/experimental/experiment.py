@@ -11,7 +11,7 @@ from typing import Any
 from everstep import wire
 from everstep.errors import UsageError
 from everstep.experimental.checkpoint import CheckpointPath, get_checkpoint
-from everstep.experimental.trial import Trial, top_of
+from everstep.experimental.trial import ClientTrial, top_of
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.wire.experiments import ENDED
@@ -30,7 +30,7 @@ class ExperimentState(enum.Enum):
     DELETED = "DELETED"
 
 
-class Experiment:
+class ClientExperiment:
     def __init__(self, link: CoordinatorLink, view: wire.ExperimentView) -> None:
         self._link, self.view = link, view
         self._config: dict[str, Any] | None = None
@@ -111,22 +111,22 @@ class Experiment:
         self.view = experiments.wait(self._link, self.id, interval)
         return self.state
 
-    def await_first_trial(self, interval: float = 0.1) -> Trial:
+    def await_first_trial(self, interval: float = 0.1) -> ClientTrial:
         found = experiments.first_trial(self._link, self.id, interval)
         if found is None:
             raise UsageError(
                 f"experiment {self.id} ended without a trial", hint="see its reason: .view.reason", code="no-trial"
             )
-        return Trial(self._link, found)
+        return ClientTrial(self._link, found)
 
     # --- what it has found ---
 
-    def iter_trials(self) -> Iterator[Trial]:
+    def iter_trials(self) -> Iterator[ClientTrial]:
         return iter(self.list_trials())
 
-    def list_trials(self) -> list[Trial]:
+    def list_trials(self) -> list[ClientTrial]:
         """By number."""
-        return [Trial(self._link, each) for each in experiments.all_trials(self._link, self.id)]
+        return [ClientTrial(self._link, each) for each in experiments.all_trials(self._link, self.id)]
 
     get_trials = list_trials
 

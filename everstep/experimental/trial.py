@@ -6,7 +6,7 @@ import enum
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from everstep.client.calls import Coordinator
 from everstep.experimental.checkpoint import CheckpointPath, get_checkpoint
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
-from everstep.jobs.job_log import JobLog
+from everstep.jobs.trial_log import trial_lines
 from everstep.record.series_pages import all_series
 from everstep.wire.experiments import COMPLETED, QUEUED, RUNNING, WAITING
 
@@ -44,7 +44,7 @@ class TrialMetrics:
         return self.steps_completed
 
 
-class Trial:
+class ClientTrial:
     def __init__(self, link: CoordinatorLink, view: wire.TrialView) -> None:
         self._link, self.view = link, view
 
@@ -98,18 +98,7 @@ class Trial:
 
     def iter_logs(self, follow: bool = False, *, tail: int | None = None) -> Iterator[str]:
         """Its lines; with `follow`, until it is over."""
-
-        @contextmanager
-        def live() -> Iterator[Coordinator]:
-            with closing(self._link.of_job(self.view.job)) as coordinator:
-                yield coordinator
-
-        def is_over() -> bool:
-            self.reload()
-            return self._is_over()
-
-        log = JobLog(self.view.job, live=live, left=lambda: None, is_over=is_over)
-        for line in log.lines(wire.LogsRequest(), tail=tail or 0, follow=follow):
+        for line in trial_lines(self._link, self.experiment_id, self.number, tail=tail or 0, follow=follow):
             yield line.text
 
     logs = iter_logs

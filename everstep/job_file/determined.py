@@ -1,7 +1,7 @@
 """Reads Determined's experiment file (`det experiment create det.yaml .`).
 
 Its launcher is Everstep. As a job (`read`), its slots are workers; as an experiment (`read_trial`), they are the
-most that a trial uses, and the pool says which. Keys of ours that Determined does not have may stand beside its own."""
+most that a trial uses, and the pool says which. Our keys that Determined lacks may stand beside its own."""
 
 from __future__ import annotations
 
@@ -56,6 +56,9 @@ def read_trial(draft: Draft) -> None:
     draft.put("resources", "slots_per_trial", value=draft.whole("resources", "slots_per_trial"))
     for system in ("slurm", "pbs"):
         draft.take(system, "slot_type")  # the pool's slots are what they are
+    entrypoint = draft.look("entrypoint")
+    if entrypoint is not None and is_class(entrypoint.text):
+        draft.take("optimizations", "aggregation_frequency")  # the harness finds it in the config
 
 
 def _read_all(draft: Draft) -> None:
@@ -127,6 +130,7 @@ def _read_slots(draft: Draft) -> None:
     if num_slots is None or num_slots < 1:
         return
     draft.put("workers_per_node", value=num_slots)
+    draft.put("resources", "slots_per_trial", value=num_slots)  # micro-batches, also if there are fewer workers
     is_on_cpu = _is_for_cpus(draft)
     draft.put("resources", "gpu", value=None if is_on_cpu else num_slots)
     if num_slots > 1 and not is_single:

@@ -105,7 +105,7 @@ def entry_of(words: Sequence[str], args: Sequence[str] = ()) -> Entrypoint:
 
 def is_class(word: str) -> bool:
     """Determined's other form of an entrypoint: the class of a trial, model_def:MyTrial."""
-    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", word) is not None
+    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", word) is not None
 
 
 def class_words(word: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from everstep.job_file.tree import Tree, dump, planted
 
 MAX_RESTARTS = 5  # of a trial, unless the file says otherwise: Determined's default
 _PLACE = "a trial runs on a slot of the pool, in its agent's Python and environment"
-# Of a job, and not of a trial: whoever starts the pool decides these.
+# Of a job, and not of a trial: the machines of the pool are there already.
 _OF_JOBS = (
     *("nodes", "workers_per_node", "image", "build", "volumes", "platform", "coordinator", "time_limit"),
     *("resources.cpu", "resources.memory", "resources.limits", "resources.gpu", "resources.gpu_type", "resources.shm"),

@@ -1,4 +1,4 @@
-"""Keys of a job file that describe an experiment: its searcher, and what its trials are told."""
+"""Keys of a job file that describe an experiment: its searcher, and what its trials get."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _check_line(pattern: str) -> str:
     if not num_groups:
         raise UsageError(
             f"{pattern!r} has no group: which part of the line is the metric?",
-            hint=r"'val_loss=(?P<metric>\S+)', and optionally (?P<length>\d+)",
+            hint=r"'val_loss=(?P<metric>\S+)', and optionally (?P<step>\d+)",
             code="metric-line-without-group",
         )
     return pattern

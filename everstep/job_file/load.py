@@ -33,7 +33,7 @@ class _System:
     name: str
     is_theirs: Callable[[Tree], bool]
     read: Callable[[Draft], None]
-    read_trial: Callable[[Draft], None] | None = None  # None: its files are no experiments
+    read_trial: Callable[[Draft], None] | None = None  # None: its files never describe an experiment
 
 
 _SYSTEMS = (

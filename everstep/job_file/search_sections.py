@@ -49,7 +49,7 @@ def sections_of(tree: Tree, *, name: str) -> SearchSections:
         hyperparameters = _mapping(tree.at("hyperparameters"))
         space = read_space(hyperparameters, num_micro_batches=num_micro_batches)
         if config.name == "grid":
-            num_grid_trials(space)  # refuses one that never ends, or that nobody can count
+            num_grid_trials(space)  # refuses a grid without an end
         return SearchSections(
             config=config,
             space=space,

@@ -1,8 +1,8 @@
 """Results of a trial whose script knows nothing of Everstep: lines that it prints, matched by the experiment's pattern.
 
-Each match is a result: the metric is the pattern's group `metric`, else its first one; the length is its group `length`
-or `step`, else the number of the match, from 1. The script is told nothing. Once the search stops the trial, `stop` is
-called with the reason, and the node ends the script: a good end.
+Each match is a result: the metric is the pattern's group `metric`, else its first one; the length is its group `step`,
+else the number of the match, from 1. The script hears nothing of it. Once the search stops the trial, `stop` is called
+with the reason, and the node ends the script: a good end.
 
 Files are read from their beginning. So a node that is started again says the same results again, which changes nothing.
 A script that continues from its own checkpoint should print its steps: counted matches would begin at 1 again. A thread
@@ -32,7 +32,6 @@ log = logging.getLogger("everstep")
 T = TypeVar("T")
 
 LOOK_S = 0.1
-_LENGTHS = ("length", "step")
 _HELD_S = 5.0
 _READ_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 16
@@ -41,12 +40,12 @@ _LINE_ENDS = re.compile(rb"[\r\n]")  # a progress bar draws over its line
 
 def read_pattern(text: str) -> re.Pattern[str]:
     """Of the experiment's file."""
-    hint = "val_loss=(?P<metric>[0-9.e+-]+), optionally with a group (?P<length>[0-9]+)"
+    hint = "val_loss=(?P<metric>[0-9.e+-]+), optionally with a group (?P<step>[0-9]+)"
     try:
         pattern = re.compile(text)
     except re.error as error:
         raise UsageError(f"metric_line: {text!r}: {error}", hint=hint, code="metric-line-invalid") from None
-    if pattern.groups <= sum(name in pattern.groupindex for name in _LENGTHS):
+    if not pattern.groups or (set(pattern.groupindex) == {"step"} and pattern.groups == 1):
         raise UsageError(f"metric_line: {text!r} has no group for the metric", hint=hint, code="metric-line-groupless")
     return pattern
 
@@ -57,11 +56,11 @@ def find_result(pattern: re.Pattern[str], line: str, number: int) -> TrialResult
     if match is None:
         return None
     names = pattern.groupindex
-    lengths_at = [names[name] for name in _LENGTHS if name in names]
-    metric_at = names.get("metric") or next(at for at in range(1, pattern.groups + 1) if at not in lengths_at)
+    step_at = names.get("step", 0)
+    metric_at = names.get("metric") or next(at for at in range(1, pattern.groups + 1) if at != step_at)
     try:
         metric = float(match[metric_at])
-        length = int(float(match[lengths_at[0]])) if lengths_at else number
+        length = int(float(match[step_at])) if step_at else number
     except (TypeError, ValueError, OverflowError):
         return None
     return TrialResult(length=length, metric=to_value(metric), batches=0) if 0 <= length <= MAX_INT else None

@@ -1,8 +1,8 @@
 """The standing agent of a node in a pool: runs what the coordinator assigns to its slots, each in a process of its own.
 
 One thread decides and acts; it waits for process ends, signals and orders in one place and never for the coordinator.
-It starts what it is told to run and does not, and ends what it runs and is not told to. While the coordinator is away,
-what runs goes on. On SIGTERM and SIGINT trials save and leave; if it is killed, all that it started ends with it."""
+Orders name all that should run here: it starts what is missing, and ends the rest. While the coordinator is away,
+what runs continues. On SIGTERM and SIGINT all trials save and leave; if it is killed, all that it started ends too."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class PoolAgent:
                 self._folders.let_go(number)
         for end in orders.end:
             self._end(end)
-        told = {each.number for each in (*orders.run, *orders.end)}
-        for number in self._running.keys() - told:
+        named = {each.number for each in orders.run} | {each.number for each in orders.end}
+        for number in self._running.keys() - named:
             self._end(EndOrder(number=number, how=KILL, reason="the coordinator knows nothing of it"))
         for order in orders.run:
             if order.number not in self._running and order.number not in self._ended and not self._is_closing:

@@ -19,7 +19,7 @@ from typing import IO
 
 from everstep import env
 from everstep.client.calls import Coordinator
-from everstep.errors import CoordinatorUnreachable, EverstepError, PermanentError
+from everstep.errors import EverstepError, PermanentError
 from everstep.jobs.node import asked_to_end
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator, earlier_port, private_directory
 from everstep.launcher.logs import tail
@@ -68,7 +68,7 @@ class LocalFiles:
 
     @property
     def start(self) -> Path:
-        """Held by whoever starts or ends the service."""
+        """Held while the service is started or ends."""
         return self.folder / "start.lock"
 
     @property
@@ -136,7 +136,6 @@ def _note_use(files: LocalFiles) -> None:
 
 
 def _start(files: LocalFiles) -> None:
-    files.coordinator.ready.unlink(missing_ok=True)
     environment = {name: value for name, value in env.everything().items() if name not in _OF_OTHERS}
     with private_file.append(files.log) as output:
         command = own_command("local-service", {"--folder": str(files.folder)})
@@ -160,7 +159,7 @@ def _await_ready(files: LocalFiles) -> str:
             with closing(Coordinator(url, env.read_token(files.coordinator.token), "")) as coordinator:
                 coordinator.check()
             return url
-        except (OSError, CoordinatorUnreachable):
+        except (OSError, EverstepError):  # not there yet; at the address of an earlier one, anything may answer
             return ""
 
     url = wait_until(lambda: look() or not is_running(files), READY_S, "the local service", pause_s=0.02)

@@ -1,6 +1,6 @@
 """A pool agent's calls: all that it has, in one long call after another, and at once when something has changed.
 
-Two threads, each with its own connection. They ask again for as long as the coordinator is away; what runs goes on."""
+Two threads, each with its own connection. They ask again for as long as the coordinator is away; trials continue."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class PoolReporter:
 
     def _ask_on(self, coordinator: Coordinator) -> None:
         while not self._is_closed.is_set():
-            self._take(patiently(partial(self._report, coordinator, HOLD_S), math.inf, **self._manner()))
+            call = partial(self._report, coordinator, HOLD_S)
+            self._take(patiently(call, math.inf, stop=self._is_closed, say=self._say))
 
     def _push(self, coordinator: Coordinator) -> None:
         while not self._is_closed.is_set():
@@ -75,9 +76,6 @@ class PoolReporter:
             self._has_changed.clear()
             if not self._is_closed.is_set():
                 self._take(patiently(partial(self._report, coordinator, 0.0), math.inf, stop=self._is_closed))
-
-    def _manner(self) -> dict[str, object]:
-        return {"stop": self._is_closed, "say": self._say}
 
     def _report(self, coordinator: Coordinator, hold_s: float) -> PoolOrders:
         return coordinator.report_pool(self._pool, self._agent, self._look(self._seen, hold_s))

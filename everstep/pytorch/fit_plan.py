@@ -20,7 +20,7 @@ UNBOUNDED = Batch(1 << 53)  # the search alone decides how long a trial trains
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FitPlan:
     length: TrainUnit
-    target: TrainUnit | None = None  # of a search: here all validate, save, and ask how to go on
+    target: TrainUnit | None = None  # of a search: here all validate, save, and ask how to continue
     reporting: TrainUnit
     validation: TrainUnit | None = None
     checkpoint: TrainUnit | None = None

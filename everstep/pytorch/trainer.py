@@ -83,7 +83,7 @@ class Trainer:
         one training batch, one validation batch, one checkpoint.
 
         In a trial of an experiment, the search decides how long to train, and `max_length` is a bound. At each length
-        that it names, all workers validate and save; then they go on in this call, or return from it."""
+        that it names, all workers validate and save; then they continue in this call, or return from it."""
         context = self._context
         self._facts = None if test_mode else current_trial()
         plan = make_plan(
@@ -163,7 +163,7 @@ class Trainer:
     def _await_known(self) -> None:
         """Until the coordinator knows of all checkpoints so far."""
         if self._reports is not None and not self._reports.wait(env.coordinator_deadline_s()):
-            log.warning("the coordinator was not told of the last checkpoint")
+            log.warning("the coordinator does not know of the last checkpoint")
 
     def _mark(self, paths: RunPaths, plan: FitPlan, loop: FitLoop) -> None:
         """The run is finished: recorded before any worker asks for the folder of the next one."""

@@ -1,4 +1,4 @@
-"""A fit of a search's trial: train to a target, report, ask, and go on in the same process, stop, or leave.
+"""A fit of a search's trial: train to a target, report, ask, and continue in the same process, stop, or leave.
 
 One worker speaks to the search, rank 0; all decide together what its answers mean, by gathering them between two steps.
 If it is lost, the next one says the same again. What it said last is part of the state, so a trial that continues from
@@ -25,7 +25,7 @@ from everstep.pytorch.config_lengths import UNITS
 from everstep.pytorch.fit_plan import UNBOUNDED
 from everstep.pytorch.progress import TrialProgress
 from everstep.pytorch.train_units import TrainUnit
-from everstep.record.trial import PARK, STOP, TRAIN, WAIT, TrialCalls, TrialFacts, plain
+from everstep.record.trial import PARK, STOP, TRAIN, WAIT, SearchCalls, TrialFacts, plain
 from everstep.wire.metrics import to_value
 from everstep.wire.trials import TrialResult
 
@@ -42,7 +42,7 @@ class TrialSearch:
     def __init__(
         self,
         facts: TrialFacts,
-        calls: TrialCalls,
+        calls: SearchCalls,
         engine: Engine,
         progress: TrialProgress,
         gather: Gather,
@@ -86,8 +86,9 @@ class TrialSearch:
         return self._take_target(f"fit {number}")
 
     def validated(self, *, is_halt: bool, is_target: bool, is_end: bool) -> str:
-        """Report it; at a target also ask how to go on. Returns the reason if the fit ends here. `is_halt`: the state
-        was saved."""
+        """Report it; at a target also ask how to continue. Returns the reason if the fit ends here.
+
+        is_halt: the state was saved."""
         if is_halt:
             self._await_known()
         if reason := self._report("batch"):

@@ -53,7 +53,7 @@ class CheckpointReports:
 
     def close(self, deadline_s: float = CLOSE_S) -> None:
         if not self.wait(deadline_s):
-            log.warning("the coordinator was not told of the last checkpoints within %g s", deadline_s)
+            log.warning("the coordinator did not take the reports of the last checkpoints within %g s", deadline_s)
         self._has_given_up.set()
         self._waiting.put(None)
         self._coordinator.close()

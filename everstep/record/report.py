@@ -39,9 +39,9 @@ def report(metrics: Mapping[str, Any], *, step: int) -> bool:
     """Keep these metrics of this step with the job. Numbers, also tensors and arrays of one, become series that
     `everstep metrics` shows; anything else is kept as JSON. A later report of the same step replaces this one.
 
-    Returns whether to go on. Outside a trial always True. In a trial, the searcher's metric is a result of the search,
-    at the length that the report has under the searcher's unit, as in {"loss": loss, "epochs": 3}, else at `step`: call
-    it on all workers, between two steps. False: the trial is over, so end the script."""
+    Returns whether to continue: outside a trial always True. In a trial, the searcher's metric is a result, at the
+    length that the report has under the searcher's unit, as in {"loss": loss, "epochs": 3}, else at `step`: call it on
+    all workers, between two steps. False: the trial is over, so end the script."""
     step = _checked(metrics, step)
     standing = current()
     if standing.is_reporter:

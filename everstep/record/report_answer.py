@@ -8,20 +8,18 @@ A script without an engine gets SIGTERM as ever."""
 from __future__ import annotations
 
 import atexit
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from everstep.errors import UsageError
 from everstep.record.numbers import split
-from everstep.record.standing import Peers, current, current_peers
+from everstep.record.standing import TrainingPeers, current, current_peers
 from everstep.record.trial import (
-    LOOK_S,
     PARK,
     STOP,
     TRAIN,
     WAIT,
-    TrialCalls,
+    SearchCalls,
     TrialFacts,
     current_trial,
     is_taken_over,
@@ -31,11 +29,11 @@ from everstep.wire.bounds import MAX_INT
 from everstep.wire.metrics import from_value
 from everstep.wire.trials import TrialResult
 
-_calls: TrialCalls | None = None
+_calls: SearchCalls | None = None
 
 
 def decide(metrics: Mapping[str, Any], step: int) -> bool:
-    """Whether to go on."""
+    """Whether to continue."""
     facts = current_trial()
     if facts is None or is_taken_over() or facts.metric not in metrics or (calls := _open()) is None:
         return True
@@ -49,7 +47,7 @@ def decide(metrics: Mapping[str, Any], step: int) -> bool:
         mine: list[Any] = [was_asked, said]
         answers = peers.gather(mine) if peers is not None and peers.is_several else [mine]
         if answers is None:
-            return True  # the others have gone on meanwhile
+            return True  # the others have continued meanwhile
         number, wish = next((each for _, each in answers if each is not None), (number, WAIT))
         if wish in (STOP, TRAIN):
             return bool(wish == TRAIN)
@@ -58,11 +56,11 @@ def decide(metrics: Mapping[str, Any], step: int) -> bool:
             peers.leave()
             return True  # it leaves after the step
         if wish == PARK:
-            time.sleep(LOOK_S)  # a script without an engine: SIGTERM is on its way
+            calls.pause()  # a script without an engine: SIGTERM is on its way
 
 
 def _speak(
-    result: TrialResult, calls: TrialCalls, number: int, peers: Peers | None, *, was_asked: bool
+    result: TrialResult, calls: SearchCalls, number: int, peers: TrainingPeers | None, *, was_asked: bool
 ) -> tuple[int, str] | None:
     """For a few seconds at most. None: this worker is asked to leave, which all must hear first."""
 
@@ -92,7 +90,7 @@ def _result(facts: TrialFacts, metrics: Mapping[str, Any], step: int) -> TrialRe
     return TrialResult(length=int(length), metric=values[facts.metric], batches=step)
 
 
-def _open() -> TrialCalls | None:
+def _open() -> SearchCalls | None:
     global _calls
     if _calls is None:
         _calls = open_calls()

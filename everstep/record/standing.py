@@ -18,7 +18,7 @@ class Standing:
     generation: int = 0
 
 
-class Peers(Protocol):
+class TrainingPeers(Protocol):
     """All workers that train together, this one included."""
 
     @property
@@ -36,16 +36,16 @@ class Peers(Protocol):
 
 
 _find: Callable[[], Standing | None] | None = None
-_peers: Peers | None = None
+_peers: TrainingPeers | None = None
 
 
-def follow(find: Callable[[], Standing | None], peers: Peers) -> None:
+def follow(find: Callable[[], Standing | None], peers: TrainingPeers | None = None) -> None:
     """Ask these from now on; `find` answers None while it does not know."""
     global _find, _peers
     _find, _peers = find, peers
 
 
-def current_peers() -> Peers | None:
+def current_peers() -> TrainingPeers | None:
     """None: there is no engine, or it has not joined."""
     return _peers if _find is not None and _find() is not None else None
 

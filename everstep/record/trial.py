@@ -1,8 +1,8 @@
 """The trial that this worker trains, if it trains one, and what it says to its experiment.
 
 A trial trains to a target, validates, reports the result, and asks what to do next. Every call may be made again: a
-result of the same length changes nothing, and a question about the same target gets the same answer. So whoever takes
-over from a lost worker repeats what that one may have done. While the coordinator is away, calls are repeated until
+result of the same length changes nothing, and a question about the same target gets the same answer. So a worker that
+takes over from a lost one repeats what that one may have done. While the coordinator is away, calls are repeated until
 its deadline."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HELD_S = 5.0  # a question is held this long at most
 LOOK_S = 0.05  # how often to look whether the wait is to be broken off
 _END_S = 30.0  # of patience, for a script that is ending
 
-__all__ = ["PARK", "STOP", "TRAIN", "WAIT", "TrialCalls", "TrialFacts", "current_trial", "open_calls"]
+__all__ = ["PARK", "STOP", "TRAIN", "WAIT", "SearchCalls", "TrialFacts", "current_trial", "open_calls"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,9 +62,9 @@ class TrialFacts:
 
 
 def current_trial() -> TrialFacts | None:
-    """None: this process trains no trial."""
+    """None: this process trains no trial, or has no coordinator."""
     text = env.value(env.TRIAL)
-    if text is None:
+    if text is None or env.coordinator_url() is None:
         return None
     try:
         told = json.loads(text)
@@ -89,7 +89,7 @@ def trial_folder(facts: TrialFacts) -> Path:
     return env.home() / "trials" / trial_key(facts)
 
 
-class TrialCalls:
+class SearchCalls:
     """Owns its connection. Only one worker of the trial speaks at a time."""
 
     def __init__(self, coordinator: Coordinator, deadline_s: float) -> None:
@@ -99,6 +99,10 @@ class TrialCalls:
     def close(self) -> None:
         self._is_closed.set()
         self._coordinator.close()
+
+    def pause(self) -> None:
+        """A moment, before the next question."""
+        self._is_closed.wait(LOOK_S)
 
     def report_result(self, result: TrialResult) -> TrialKept:
         """Returns when it is durable."""
@@ -131,16 +135,22 @@ class TrialCalls:
         return patiently(call, self._deadline_s, stop=self._is_closed)
 
 
-def open_calls() -> TrialCalls | None:
+def open_calls() -> SearchCalls | None:
     """To the experiment of this worker's trial; None: it has none."""
-    url, token = env.coordinator_url(), env.token()
-    if current_trial() is None or not (url and token):
+    if current_trial() is None:
         return None
-    return TrialCalls(Coordinator(url, token, env.job()), env.coordinator_deadline_s())
+    url, token = env.coordinator_url() or "", env.token()
+    if token is None:
+        raise UsageError(
+            f"{env.TRIAL} is set, but no token",
+            hint=f"set {env.TOKEN_FILE} to the coordinator's token file (mode 0600), or {env.TOKEN}",
+            code="token-missing",
+        )
+    return SearchCalls(Coordinator(url, token, env.job()), env.coordinator_deadline_s())
 
 
 def end_as_invalid(reason: str) -> bool:
-    """The hyperparameters are invalid: the search replaces the trial. False: not in a trial, or nobody was told."""
+    """The hyperparameters are invalid: the search replaces the trial. False: not in a trial, or the call failed."""
     calls = open_calls()
     if calls is None:
         return False
@@ -157,7 +167,7 @@ _is_taken = False
 
 
 def take_over() -> None:
-    """From now on a loop of ours says everything that the search needs: reports of the script are for people."""
+    """From now on our loop says everything that the search needs: reports of the script are for people."""
     global _is_taken
     _is_taken = True
 

@@ -60,7 +60,7 @@ class ExperimentSpec:
     searcher: dict[str, Any]  # as in the file: `everstep.search` reads it
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     seed: Count = 0
-    num_micro_batches: Positive = 1  # slots_per_trial: a batch is cut into so many parts, however many slots serve it
+    num_micro_batches: Positive = 1  # slots_per_trial: parts of a batch, however many slots serve it
     max_slots: Positive = 1  # of a trial
     max_restarts: Count = 5  # of each trial
     kept: CheckpointsKept = field(default_factory=CheckpointsKept)
@@ -187,7 +187,7 @@ class SearchEventView:
     time: float
     event: dict[str, Any]  # as `everstep.search.events.to_plain` writes it; {"kind": "began"} for the first
     operations: list[dict[str, Any]]
-    digest: str = ""  # of the weights, if the event is a validation and the trial told it
+    digest: str = ""  # of the weights, if the event is a validation that had one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -350,7 +350,7 @@ class Operations:
 
     @operation("POST", f"{_EXPERIMENT}/trials/{{trial}}/kill", USER)
     def kill_trial(self, experiment: Positive, trial: Positive) -> wire.TrialView:
-        """End a trial at once; the search goes on without it."""
+        """End a trial at once; the search continues without it."""
 
     @operation("GET", f"{_EXPERIMENT}/events", READ_ONLY)
     def search_events(

@@ -1,8 +1,8 @@
 """Messages between a pool's agents and the coordinator.
 
 A slot is one worker's place on a node. An assignment gives a slot to a trial; its number is used once. Both sides say
-all they have in each call, so a lost or repeated one changes nothing: an agent starts what it is told to run and does
-not, and ends what it runs and is not told to."""
+all they have in each call, so a lost or repeated one changes nothing: an agent starts assignments
+that are in its orders and do not run, and ends those that run and are not."""
 
 from __future__ import annotations
 

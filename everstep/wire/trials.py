@@ -1,7 +1,7 @@
 """Messages between a trial and its experiment, and about checkpoints.
 
 A trial trains to a target, validates, reports, saves, and asks what to do next. Targets have numbers that count up:
-whoever repeats a question gets the same answer."""
+a repeated question gets the same answer."""
 
 from __future__ import annotations
 

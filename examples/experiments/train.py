@@ -3,7 +3,7 @@
     python train.py                                                           # alone, for one epoch
     everstep e create adaptive.yaml . --include ../data/fashion-mnist-8k.npz  # 16 trials, the bad ones stopped early
 
-In an experiment, the searcher says how long a trial trains, and whether it goes on."""
+In an experiment, the searcher says how long a trial trains, and whether it continues."""
 
 from model_def import ImageTrial
 

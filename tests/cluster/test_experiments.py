@@ -67,7 +67,7 @@ def test_a_plain_script_with_arguments_whose_metric_is_what_it_prints(stage: Exp
         "entrypoint": "plain.py",
         "args": ["--lr", "{lr}", "--hidden", "{net.hidden}"],
         "hyperparameters": {**LOOP, "net": {"hidden": {"int": [4, 16]}}},
-        "metric_line": r"batch (?P<length>\d+): validation_loss=(?P<metric>\S+)",
+        "metric_line": r"batch (?P<step>\d+): validation_loss=(?P<metric>\S+)",
     }
     winner, story = stage.search(stage.write("plain", random(4), **more))
     assert {each["length"] for each in story.values()} == {9}
@@ -80,7 +80,7 @@ def test_a_plain_script_is_ended_when_the_search_stops_its_trial(stage: Experime
         "entrypoint": "plain.py",
         "args": ["--lr", "{lr}", "--hidden", "8"],
         "hyperparameters": LOOP,
-        "metric_line": r"batch (?P<length>\d+): validation_loss=(?P<metric>\S+)",
+        "metric_line": r"batch (?P<step>\d+): validation_loss=(?P<metric>\S+)",
     }
     winner, story = stage.search(stage.write("stopped", HALVING, **more))
     assert {each["state"] for each in story.values()} == {"COMPLETED"}
@@ -103,7 +103,7 @@ def test_one_trial_whose_restarts_are_used_up_does_not_end_the_experiment(stage:
     assert stage.view(number).state == "COMPLETED"
     for each in stage.trials.trials(number):
         is_bad = each.hparams["x"] > 0.6
-        assert (each.state, each.num_restarts) == (("ERROR", 2) if is_bad else ("COMPLETED", 0))
+        assert (each.state, each.num_restarts) == (("ERROR", 1) if is_bad else ("COMPLETED", 0))
         if is_bad:
             assert re.search(r"w\d+: FileNotFoundError: .*nowhere\.txt", each.reason)
     assert stage.view(number).num_trials == {"COMPLETED": 3, "ERROR": 1}

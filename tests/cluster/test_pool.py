@@ -130,7 +130,7 @@ def test_a_script_that_fails_is_tried_again_as_often_as_it_may_be(tmp_path: Path
         experiment = stage.trials.create(1, "--fail", max_restarts=2)
         stage.trials.wait_state(experiment, "COMPLETED", "ERROR")
         (trial,) = stage.trials.trials(experiment)
-        assert (trial.state, trial.num_restarts) == ("ERROR", 2)
+        assert trial.state == "ERROR"
         assert len(stage.trials.starts) == 3
 
 

@@ -166,7 +166,8 @@ SAMPLES: dict[str, Any] = {
     "workspace": "team",
     "project": "lines",
     "profiling": {"enabled": True},
-    "optimizations": {"aggregation_frequency": 2},
+    "optimizations.aggregation_frequency": 2,
+    "optimizations.average_aggregated_gradients": False,
     "perform_initial_validation": True,
     "log_policies": [{"pattern": "x", "action": "cancel_retries"}],
 }

@@ -35,12 +35,12 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
     assert {"checkpoint.json", "code"} <= {each.name for each in best.iterdir()}
 
 
-@pytest.mark.parametrize("name", ["adaptive", "grid", "random", "plain"])
+@pytest.mark.parametrize("name", ["adaptive", "grid", "random", "plain", "loop"])
 def test_an_example_is_read_without_a_remark(name: str) -> None:
     loaded = load_experiment(EXAMPLES / f"{name}.yaml")
     assert loaded.notes == ()
     config = read_searcher(loaded.spec.searcher)
-    assert preview(config, read_space(loaded.spec.hyperparameters)).num_trials in (4, 6, 16)
+    assert preview(config, read_space(loaded.spec.hyperparameters)).num_trials in (3, 4, 6, 16)
 
 
 def test_the_files_of_the_page_are_read(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ _REFUSALS = {
 }
 _WITHOUT_BODY = {413}
 _PATTERNS = {"job": f"^{ID.pattern}$", "dataset": f"^{ID.pattern}$", "digest": f"^{SHA256}$"}
-_GZIP = {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
 _REFUSAL = {
     "type": "object",
     "required": ["detail", "code"],
@@ -95,7 +95,7 @@ def _describe(each: Operation) -> dict[str, Any]:
         },
     }
     if each.body:
-        content = _GZIP if each.request is bytes else _json(each.request.__name__)
+        content = {"application/octet-stream": _BINARY} if each.request is bytes else _json(each.request.__name__)
         described["requestBody"] = {"required": True, "content": content}
     return described
 
@@ -112,7 +112,7 @@ def _parameter(each: Operation, name: str) -> dict[str, Any]:
 
 def _content(each: Operation) -> dict[str, Any]:
     if each.reply is bytes:
-        return _GZIP
+        return {"application/gzip": _BINARY}
     return _json(each.reply.__name__ if _is_message(each.reply) else "Done")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from everstep import wire
 from everstep.coordinator.experiments.experiments import Experiments
-from everstep.coordinator.experiments.facts import DELETED, Checkpoint
+from everstep.coordinator.experiments.facts import DELETED, CheckpointRecord
 from everstep.coordinator.experiments.retention import best_first
 from everstep.coordinator.experiments.trial_calls import trial_key
 from everstep.coordinator.experiments.views import checkpoint_view
@@ -33,7 +33,9 @@ class CheckpointRecords:
             raise Refused(f"checkpoint {message.uuid} is of job {known.job}, not {job}", code="checkpoint-of-another")
         experiment, trial = trial_key(job) or (0, 0)
         given = {name: getattr(message, name) for name in asdict(message)}
-        made = Checkpoint(job=job, experiment=experiment, trial=trial, metric=None, created_at=time.time(), **given)
+        made = CheckpointRecord(
+            job=job, experiment=experiment, trial=trial, metric=None, created_at=time.time(), **given
+        )
         if known is not None:
             made = replace(made, created_at=known.created_at, metric=known.metric, state=known.state)
         live = await self._experiments.find(experiment) if experiment else None
@@ -61,9 +63,9 @@ class CheckpointRecords:
 
     async def warm_start(self, spec: wire.ExperimentSpec) -> dict[str, Any]:
         """The checkpoint that all trials begin with."""
-        uuid = spec.source_checkpoint_uuid
-        if spec.source_trial_id and not uuid:
-            uuid = await self._latest_of(spec.source_trial_id)
+        uuid = spec.source_checkpoint_uuid or spec.searcher.get("source_checkpoint_uuid") or ""
+        if not uuid and (trial_id := spec.source_trial_id or spec.searcher.get("source_trial_id")):
+            uuid = await self._latest_of(trial_id)
         return await self.start_from(uuid) if uuid else {}
 
     async def start_from(self, uuid: str) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class CheckpointRecords:
             raise Refused(f"source_trial_id: trial {trial_id} has no checkpoint", code="checkpoint-missing")
         return there[-1].uuid
 
-    async def _find(self, uuid: str) -> Checkpoint:
+    async def _find(self, uuid: str) -> CheckpointRecord:
         found = await self._reader.read(lambda connection: read_checkpoint(connection, uuid))
         if found is None:
             raise Refused(f"there is no checkpoint {uuid[:64]}", status=UNKNOWN, code="checkpoint-unknown")

@@ -1,7 +1,7 @@
 """All experiments of a coordinator. One event, one transaction: the event with its operations, and the trials that
 they change.
 
-What is in memory was written before, so a coordinator that is killed between any two lines continues from the store:
+A coordinator that is killed between any two lines continues from the store, since memory only repeats what is there:
 events are folded again, and what follows from them is done again. Slots are released outside of an experiment's lock,
 since the pool calls back."""
 
@@ -18,7 +18,7 @@ from typing import Any
 from everstep import wire
 from everstep.coordinator.clock import Now
 from everstep.coordinator.experiments import trials
-from everstep.coordinator.experiments.facts import LIVE, STOPPING, Checkpoint, Experiment, Trial
+from everstep.coordinator.experiments.facts import LIVE, STOPPING, CheckpointRecord, Experiment, Trial
 from everstep.coordinator.experiments.live import BEGAN, LiveExperiment, summary_of
 from everstep.coordinator.experiments.seam import KILL, AssignmentEnd, Candidate, NoSlots, SlotHolder
 from everstep.coordinator.experiments.states import ending_state, final_state
@@ -28,7 +28,7 @@ from everstep.coordinator.experiments.trial_jobs import TrialJobs, trial_policy
 from everstep.coordinator.store.experiment_rows import (
     Changes,
     EventRow,
-    Loaded,
+    KeptExperiment,
     read_beginning,
     read_checkpoints,
     read_experiment,
@@ -152,7 +152,7 @@ class Experiments:
         operations: Sequence[Operation] = (),
         changed: Iterable[Trial] = (),
         facts: Experiment | None = None,
-        checkpoints: Sequence[Checkpoint] = (),
+        checkpoints: Sequence[CheckpointRecord] = (),
         batches: int = 0,
         digest: str = "",
     ) -> None:
@@ -187,9 +187,14 @@ class Experiments:
         self._adopt(live, after, own.values(), checkpoints, is_event=event is not None)
 
     def _adopt(
-        self, live: LiveExperiment, facts: Experiment, changed: Iterable[Trial], checkpoints: Sequence[Checkpoint],
-        *, is_event: bool,
-    ) -> None:  # fmt: skip
+        self,
+        live: LiveExperiment,
+        facts: Experiment,
+        changed: Iterable[Trial],
+        checkpoints: Sequence[CheckpointRecord],
+        *,
+        is_event: bool,
+    ) -> None:
         before = live.facts.state
         live.adopt(facts, changed, self.now())
         live.adopt_checkpoints(checkpoints)
@@ -395,7 +400,7 @@ class Experiments:
             self.bell.ring_for(wire.trial_job(experiment, trial))
 
 
-def remembered(loaded: Loaded, saved: Sequence[Checkpoint], now: float) -> LiveExperiment:
+def remembered(loaded: KeptExperiment, saved: Sequence[CheckpointRecord], now: float) -> LiveExperiment:
     live = LiveExperiment(loaded.experiment)
     for row in loaded.events:
         live.follow(row.event)

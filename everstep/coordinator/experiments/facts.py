@@ -90,7 +90,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoint:
+class CheckpointRecord:
     uuid: str
     job: str
     experiment: int

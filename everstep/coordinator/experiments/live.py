@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from everstep import wire
-from everstep.coordinator.experiments.facts import Checkpoint, Experiment, Trial
+from everstep.coordinator.experiments.facts import CheckpointRecord, Experiment, Trial
 from everstep.coordinator.experiments.retention import best_first
 from everstep.coordinator.experiments.seam import Candidate
 from everstep.search.config import SearchConfig, read_searcher
@@ -30,7 +30,7 @@ class LiveExperiment:
         self.config, self.search = begin_search(facts.spec)
         self.trials: dict[int, Trial] = {}
         self.results: dict[int, dict[int, wire.TrialResult]] = defaultdict(dict)  # by trial and length
-        self.checkpoints: dict[int, list[Checkpoint]] = defaultdict(list)  # by trial
+        self.checkpoints: dict[int, list[CheckpointRecord]] = defaultdict(list)  # by trial
         self.last_event = self.num_open = 0
         self.must_end: set[int] = set()
         self.parking: set[int] = set()  # the pool wants their slots
@@ -78,12 +78,12 @@ class LiveExperiment:
             elif trial.number not in self.waiting_since:
                 self.waiting_since[trial.number] = now
 
-    def adopt_checkpoints(self, checkpoints: Iterable[Checkpoint]) -> None:
+    def adopt_checkpoints(self, checkpoints: Iterable[CheckpointRecord]) -> None:
         for each in checkpoints:
             others = [other for other in self.checkpoints[each.trial] if other.uuid != each.uuid]
             self.checkpoints[each.trial] = [*others, each]
 
-    def with_checkpoint(self, trial: Trial, checkpoint: Checkpoint) -> Trial:
+    def with_checkpoint(self, trial: Trial, checkpoint: CheckpointRecord) -> Trial:
         """Which are the best and the latest now."""
         known = [each for each in self.checkpoints[trial.number] if each.uuid != checkpoint.uuid]
         return with_checkpoints(trial, [*known, checkpoint], smaller_is_better=self.config.smaller_is_better)
@@ -159,7 +159,7 @@ def progress_of(live: LiveExperiment, trials: Mapping[int, Trial]) -> float:
     return min(progress, 1.0)
 
 
-def with_checkpoints(trial: Trial, checkpoints: Sequence[Checkpoint], *, smaller_is_better: bool) -> Trial:
+def with_checkpoints(trial: Trial, checkpoints: Sequence[CheckpointRecord], *, smaller_is_better: bool) -> Trial:
     latest = max(checkpoints, key=lambda each: (each.generation, each.step, each.created_at))
     best = [each for each in best_first(checkpoints, smaller_is_better=smaller_is_better) if _is_finite(each.metric)]
     return replace(trial, latest_checkpoint=latest.uuid, best_checkpoint=best[0].uuid if best else "")

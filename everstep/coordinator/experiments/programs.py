@@ -14,7 +14,7 @@ from everstep.search.events import Programmed
 async def read_operations(
     config: SearchConfig, message: wire.SearchOperations, find: Callable[[str], Awaitable[Mapping[str, Any]]]
 ) -> Programmed:
-    """`find`: where the checkpoint with this UUID is. It is kept with the event, so that folding asks nobody."""
+    """`find`: where the checkpoint with this UUID is. It is kept with the event, so that the fold needs no store."""
     if config.name != CUSTOM:
         raise Refused(
             f"searcher {config.name} decides by itself; {len(message.operations)} operations came after event "

@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from everstep import wire
-from everstep.coordinator.experiments.facts import DELETED, Checkpoint
+from everstep.coordinator.experiments.facts import DELETED, CheckpointRecord
 from everstep.search.events import finite
 
 
-def best_first(checkpoints: Sequence[Checkpoint], *, smaller_is_better: bool) -> list[Checkpoint]:
+def best_first(checkpoints: Sequence[CheckpointRecord], *, smaller_is_better: bool) -> list[CheckpointRecord]:
     """Those with a validation; metrics that are not finite come last, ties go to the lower trial and step."""
 
-    def rank(each: Checkpoint) -> tuple[bool, float, int, int]:
+    def rank(each: CheckpointRecord) -> tuple[bool, float, int, int]:
         metric = finite(float(each.metric or 0.0))
         return (metric is None, (metric or 0.0) * (1 if smaller_is_better else -1), each.trial, each.step)
 
@@ -24,7 +24,7 @@ def best_first(checkpoints: Sequence[Checkpoint], *, smaller_is_better: bool) ->
 
 
 def decide_deletion(
-    checkpoints: Sequence[Checkpoint],
+    checkpoints: Sequence[CheckpointRecord],
     kept: wire.CheckpointsKept,
     *,
     smaller_is_better: bool,
@@ -34,7 +34,7 @@ def decide_deletion(
     there = [each for each in checkpoints if each.state != DELETED]
     best = best_first(there, smaller_is_better=smaller_is_better)
     keep = {each.uuid for each in best[: kept.experiment_best]} | set(used)
-    best_of, latest_of = defaultdict[int, list[Checkpoint]](list), defaultdict[int, list[Checkpoint]](list)
+    best_of, latest_of = defaultdict[int, list[CheckpointRecord]](list), defaultdict[int, list[CheckpointRecord]](list)
     for each in best:
         best_of[each.trial].append(each)
     for each in sorted(there, key=lambda each: (each.generation, each.step), reverse=True):

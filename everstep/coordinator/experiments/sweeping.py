@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from everstep import wire
 from everstep.checkpoint import catalog
 from everstep.checkpoint.manifest import CheckpointKey
-from everstep.coordinator.experiments.facts import DELETED, Checkpoint, Experiment
+from everstep.coordinator.experiments.facts import DELETED, CheckpointRecord, Experiment
 from everstep.coordinator.experiments.retention import decide_deletion
 from everstep.coordinator.store.experiment_rows import (
     Changes,
@@ -51,7 +51,7 @@ class CheckpointSweeper:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _sweep(self, number: int) -> None:
-        def read(connection: Connection) -> tuple[Experiment | None, list[Checkpoint]]:
+        def read(connection: Connection) -> tuple[Experiment | None, list[CheckpointRecord]]:
             return read_experiment(connection, number), read_checkpoints(connection, number)
 
         experiment, found = await self._store.in_thread(lambda: self._store.read(read))
@@ -76,7 +76,7 @@ class CheckpointSweeper:
             log.info("experiment %d: deleted %d of %d checkpoints", number, len(deleted), len(found))
 
 
-def delete_files(checkpoints: Sequence[Checkpoint]) -> tuple[list[str], int]:
+def delete_files(checkpoints: Sequence[CheckpointRecord]) -> tuple[list[str], int]:
     """The UUIDs of those that are gone now, and the number of those that could not be reached. Some were gone before:
     a trial deletes what it does not keep while it trains, and a sweep may be interrupted."""
     gone: list[str] = []

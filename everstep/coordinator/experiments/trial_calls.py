@@ -20,7 +20,7 @@ _JOB = re.compile(r"e([1-9]\d{0,15})-t([1-9]\d{0,15})")
 
 
 def trial_key(job: str) -> tuple[int, int] | None:
-    """Experiment and trial of a job; None: it is no trial."""
+    """Experiment and trial of a job; None: it has none."""
     match = _JOB.fullmatch(job)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -96,7 +96,7 @@ class TrialCalls:
     async def _find(self, job: str) -> tuple[LiveExperiment | None, Trial]:
         key = trial_key(job)
         if key is None:
-            raise Refused(f"job {job} is no trial of an experiment", code="not-a-trial")
+            raise Refused(f"job {job} does not belong to an experiment", code="not-a-trial")
         live = await self._experiments.find(key[0])
         if live is not None and key[1] in live.trials:
             return live, live.trials[key[1]]

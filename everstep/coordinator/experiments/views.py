@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everstep import wire
-from everstep.coordinator.experiments.facts import Checkpoint, Experiment, Trial
+from everstep.coordinator.experiments.facts import CheckpointRecord, Experiment, Trial
 from everstep.coordinator.experiments.live import LiveExperiment
 from everstep.coordinator.experiments.seam import SlotHolder
 from everstep.coordinator.store.experiment_rows import EventRow
@@ -90,7 +90,7 @@ def event_view(row: EventRow) -> wire.SearchEventView:
     return wire.SearchEventView(**told)
 
 
-def checkpoint_view(checkpoint: Checkpoint) -> wire.SavedCheckpoint:
+def checkpoint_view(checkpoint: CheckpointRecord) -> wire.SavedCheckpoint:
     return wire.SavedCheckpoint(
         uuid=checkpoint.uuid,
         uri=checkpoint.uri,

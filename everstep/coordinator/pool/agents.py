@@ -1,4 +1,4 @@
-"""The agents of pools as the coordinator knows them, and what each is told.
+"""The agents of pools as the coordinator knows them, and the orders for each.
 
 Both sides say all that they have in each call, so that a lost or a repeated one changes nothing."""
 
@@ -16,7 +16,7 @@ STRAY = "its agent was lost, and the slot was given up"
 
 
 @dataclass(slots=True, eq=False)
-class PoolAgent:
+class KnownAgent:
     pool: str
     agent: str
     incarnation: str = ""
@@ -78,10 +78,9 @@ class PoolAgent:
         order = ready.get(given.number)
         if given.number not in self.reported:
             return order
-        return replace(order, **_LEAN) if order is not None else _known(given)
-
-
-_LEAN: dict[str, dict[str, object]] = {"hparams": {}, "order": {}, "config": {}, "policy": {}}
+        if order is None:
+            return _known(given)
+        return replace(order, hparams={}, order={}, config={}, policy={})
 
 
 def _known(given: Assignment) -> wire.AssignmentOrder:
@@ -101,7 +100,7 @@ def _known(given: Assignment) -> wire.AssignmentOrder:
     )
 
 
-def view_of(pool: str, agents: Iterable[PoolAgent], live: Iterable[Assignment], *, num_queued: int) -> wire.PoolView:
+def view_of(pool: str, agents: Iterable[KnownAgent], live: Iterable[Assignment], *, num_queued: int) -> wire.PoolView:
     at = {(each.agent, each.slot): each for each in live if each.pool == pool}
     views = [
         wire.PoolAgentView(

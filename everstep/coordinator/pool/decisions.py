@@ -62,7 +62,7 @@ class Parking:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class SlotDecision:
     give: tuple[Grant, ...] = ()
     park: tuple[Parking, ...] = ()
     look_at: float | None = None  # when time alone may change it
@@ -70,7 +70,7 @@ class Decision:
 
 def decide_assignments(
     candidates: Sequence[Candidate], agents: Sequence[AgentSlots], assignments: Iterable[Assignment], now: float
-) -> Decision:
+) -> SlotDecision:
     """Trials in the order of their ranks; those that have a slot keep it. A trial that waits for the search is parked
     only if another one wants its slot, the last in rank first."""
     live = [each for each in assignments if each.is_live]
@@ -83,9 +83,9 @@ def decide_assignments(
     num_coming = sum(each.state in (PARKING, KILLING) for each in live)
     num_short = len(wanting) - len(give) - num_coming
     if num_short <= 0:
-        return Decision(give=give)
+        return SlotDecision(give=give)
     park, look_at = _parkings(candidates, live, num_short, now)
-    return Decision(give=give, park=park, look_at=look_at)
+    return SlotDecision(give=give, park=park, look_at=look_at)
 
 
 def in_queue(candidates: Iterable[Candidate], live: Iterable[Assignment]) -> list[Candidate]:

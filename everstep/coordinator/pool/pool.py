@@ -4,7 +4,7 @@ Calls only note facts. One task settles what has ended, decides and keeps; repli
 order is durable before it is sent. A slot is free again when its agent has confirmed the end, or is lost. An agent is
 lost when it is silent for a lease by the coordinator's own clock, or when another incarnation takes its name.
 
-After a restart, what runs goes on: agents have time to report again before they count as lost."""
+After a restart, what runs continues: agents have time to report again before they count as lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import replace
 from everstep import wire
 from everstep.coordinator.clock import Now
 from everstep.coordinator.experiments.seam import AssignmentEnd, Candidate, TrialSource
-from everstep.coordinator.pool.agents import KILL, PoolAgent, view_of
+from everstep.coordinator.pool.agents import KILL, KnownAgent, view_of
 from everstep.coordinator.pool.decisions import (
     ENDED,
     GIVEN,
@@ -53,7 +53,7 @@ class Pool:
     def __init__(self, store: Store, *, now: Now, turns: Turns | None = None, lease_s: float = LEASE_S) -> None:
         self._rows, self._now, self._lease_s = PoolStore(store), now, lease_s
         self._bell = Bell(turns or Turns())
-        self._agents: dict[tuple[str, str], PoolAgent] = {}
+        self._agents: dict[tuple[str, str], KnownAgent] = {}
         self._live: dict[int, Assignment] = {}  # as they are …
         self._kept: dict[int, Assignment] = {}  # … and as they were kept last
         self._ends: dict[int, AssignmentEnd] = {}  # of live ones, to be settled
@@ -137,10 +137,10 @@ class Pool:
         queued = in_queue(self._candidates(), live) if pool == DEFAULT_POOL else []
         return view_of(pool, agents, live, num_queued=len(queued))
 
-    def _greet(self, pool: str, name: str, message: wire.PoolReport) -> PoolAgent:
+    def _greet(self, pool: str, name: str, message: wire.PoolReport) -> KnownAgent:
         agent = self._agents.get((pool, name))
         if agent is None:
-            agent = self._agents[pool, name] = PoolAgent(pool, name)
+            agent = self._agents[pool, name] = KnownAgent(pool, name)
             self._gone.discard((pool, name))
         if message.incarnation in agent.past:
             raise Refused(
@@ -162,7 +162,7 @@ class Pool:
             self.note_change()
         return agent
 
-    def _note_end(self, agent: PoolAgent, state: wire.AssignmentState) -> bool:
+    def _note_end(self, agent: KnownAgent, state: wire.AssignmentState) -> bool:
         if state.state == "ended" and state.number in agent.doubted:
             self._dead[state.number] = (agent.doubted.pop(state.number), state.reason)
             return True
@@ -175,9 +175,9 @@ class Pool:
         self._dead[state.number] = (given, state.reason)
         return True
 
-    def _lose(self, agent: PoolAgent, reason: str, *, is_dead: bool = False) -> None:
-        """All that it had. What it reports later is told to end before it gets anything else. `is_dead`: nothing of it
-        runs any more."""
+    def _lose(self, agent: KnownAgent, reason: str, *, is_dead: bool = False) -> None:
+        """All that it had. If it comes back, it must end all of that before it gets anything else. `is_dead`: nothing
+        runs there any more."""
         agent.is_heard, agent.is_lost = False, True
         agent.reported = {}
         for each in self._live.values():
@@ -213,10 +213,10 @@ class Pool:
             if key not in busy and row.seen_at < time.time() - FORGET_S:
                 self._gone.add(key)
                 continue
-            agent = PoolAgent(row.pool, row.agent, row.incarnation, row.num_slots, row.kind, heard_at)
+            agent = KnownAgent(row.pool, row.agent, row.incarnation, row.num_slots, row.kind, heard_at)
             self._agents[key] = agent
         for pool, name in busy - self._agents.keys():
-            self._agents[pool, name] = PoolAgent(pool, name, heard_at=heard_at)
+            self._agents[pool, name] = KnownAgent(pool, name, heard_at=heard_at)
         self.note_change()
 
     async def _wait(self) -> None:
@@ -232,7 +232,7 @@ class Pool:
             timer.cancel()
         self._has_changed.clear()
 
-    def _silent_at(self, agent: PoolAgent) -> float:
+    def _silent_at(self, agent: KnownAgent) -> float:
         silent_at = agent.heard_at + self._lease_s
         return silent_at if agent.hung_up_at is None else min(silent_at, agent.hung_up_at + HUNG_UP_S)
 
@@ -250,7 +250,7 @@ class Pool:
         self._ring()
 
     async def _settle(self) -> None:
-        """The experiment first: what it is told twice changes nothing, what it is never told would be forgotten."""
+        """The experiment first: a repeated end changes nothing, a missing one would be forgotten."""
         for number, (given, reason) in list(self._dead.items()):
             node = wire.trial_node(given.agent, number)
             await self._trials.node_gone(given.experiment, given.trial, node, reason)
@@ -361,7 +361,7 @@ class Pool:
                 self._bell.ring_for(agent.group)
 
 
-def _row(agent: PoolAgent) -> PoolAgentRow:
+def _row(agent: KnownAgent) -> PoolAgentRow:
     return PoolAgentRow(
         pool=agent.pool,
         agent=agent.agent,

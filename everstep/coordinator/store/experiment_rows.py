@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, func, select, update
 
 from everstep import wire
-from everstep.coordinator.experiments.facts import DELETED, LIVE, Checkpoint, Experiment, Trial
+from everstep.coordinator.experiments.facts import DELETED, LIVE, CheckpointRecord, Experiment, Trial
 from everstep.coordinator.store.tables import CHECKPOINTS, EXPERIMENTS, SEARCH_EVENTS, TRIALS
 from everstep.storage.database import upsert
 
@@ -35,11 +35,11 @@ class Changes:
     experiment: Experiment | None = None
     trials: Sequence[Trial] = ()
     event: EventRow | None = None
-    checkpoints: Sequence[Checkpoint] = ()
+    checkpoints: Sequence[CheckpointRecord] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Loaded:
+class KeptExperiment:
     """An experiment that is not over, with all that its memory is made from."""
 
     experiment: Experiment
@@ -79,11 +79,11 @@ def read_beginning(connection: Connection) -> Beginning:
     )
 
 
-def read_live(connection: Connection, number: int) -> Loaded | None:
+def read_live(connection: Connection, number: int) -> KeptExperiment | None:
     experiment = read_experiment(connection, number)
     if experiment is None:
         return None
-    return Loaded(
+    return KeptExperiment(
         experiment=experiment,
         trials=read_trials(connection, number),
         events=read_events(connection, number, 0),
@@ -123,16 +123,16 @@ def read_events(connection: Connection, experiment: int, after: int, limit: int 
     return [EventRow(**row) for row in rows]
 
 
-def read_checkpoint(connection: Connection, uuid: str) -> Checkpoint | None:
+def read_checkpoint(connection: Connection, uuid: str) -> CheckpointRecord | None:
     rows = _rows(connection, CHECKPOINTS, CHECKPOINTS.c.uuid == uuid)
-    return Checkpoint(**rows[0]) if rows else None
+    return CheckpointRecord(**rows[0]) if rows else None
 
 
-def read_checkpoints(connection: Connection, experiment: int, trial: int | None = None) -> list[Checkpoint]:
+def read_checkpoints(connection: Connection, experiment: int, trial: int | None = None) -> list[CheckpointRecord]:
     columns = CHECKPOINTS.c
     is_wanted = columns.experiment == experiment
     rows = _rows(connection, CHECKPOINTS, is_wanted if trial is None else is_wanted & (columns.trial == trial))
-    return sorted((Checkpoint(**row) for row in rows), key=lambda each: (each.trial, each.generation, each.step))
+    return sorted((CheckpointRecord(**row) for row in rows), key=lambda each: (each.trial, each.generation, each.step))
 
 
 def mark_deleted(connection: Connection, uuids: Iterable[str]) -> None:
@@ -148,7 +148,7 @@ def forget_events(connection: Connection, experiment: int) -> None:
 # --- rows ---
 
 
-def _plain(value: Trial | EventRow | Checkpoint) -> dict[str, Any]:
+def _plain(value: Trial | EventRow | CheckpointRecord) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 

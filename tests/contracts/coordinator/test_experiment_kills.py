@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import select
 import subprocess
 import sys
 
@@ -83,9 +84,10 @@ class Mortal:
         while True:
             try:
                 return make()
-            except CoordinatorUnreachable:
-                assert self._process.stdout.readline().strip() == "dead"
-                self._start(*next(self._lives))
+            except CoordinatorUnreachable:  # dead, or slow on a busy machine
+                if select.select([self._process.stdout], [], [], 1.0)[0]:
+                    assert self._process.stdout.readline().strip() == "dead"
+                    self._start(*next(self._lives))
 
     def close(self):
         self._process.kill()

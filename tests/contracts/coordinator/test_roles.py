@@ -97,11 +97,12 @@ def test_tokens_are_not_shown_by_accident():
     assert "wwww" not in repr(parse_tokens(TOKENS))
 
 
-def test_users_create_and_stop_jobs_readers_look_and_workers_do_the_rest():
+def test_users_create_and_stop_jobs_and_experiments_readers_look_and_workers_do_the_rest():
     by_role = {role: {each.name for each in OPERATIONS if each.role == role} for role in ROLES}
-    assert by_role[USER] == {"create_job", "stop"}
+    experiments = {"upload_code", "create_experiment", "act", "change", "kill_trial"}
+    assert by_role[USER] == {"create_job", "stop", "search_state", "search_operations"} | experiments
     looks = {each.name for each in OPERATIONS if each.method == "GET"}
-    assert by_role[READ_ONLY] == looks - {"code"} | {"page_code"}
+    assert by_role[READ_ONLY] == looks - {"code", "search_state"} | {"page_code"}
 
 
 def test_serve_makes_one_of_each_role_for_its_owner_alone(tmp_path):

@@ -12,24 +12,8 @@ from everstep import wire
 from everstep.client.calls import Coordinator
 from everstep.errors import Refused
 from lab.command import until
-from lab.experiments import SPACE, ToyTrials, patiently, spec
-
-
-def create(name: str, **hparams: object) -> dict:
-    return {"kind": "create", "request_id": name, "hparams": hparams}
-
-
-def validate(name: str, length: int) -> dict:
-    return {"kind": "validate_after", "request_id": name, "length": length}
-
-
-def post(after: int, *operations: dict, state: str = "") -> wire.SearchOperations:
-    return wire.SearchOperations(after_event=after, operations=list(operations), state=state)
-
-
-def custom(**more: object) -> wire.ExperimentSpec:
-    searcher = {"name": "custom", "metric": "loss", "unit": "batches"}
-    return wire.ExperimentSpec(request=uuid.uuid4().hex, searcher=searcher, hyperparameters=SPACE, **more)
+from lab.experiments import ToyTrials, spec
+from lab.search_programs import create, custom, post, searched, tpe, validate
 
 
 @pytest.fixture
@@ -113,48 +97,7 @@ def test_a_trial_begins_with_the_checkpoint_that_the_program_names(people, toys)
     assert created["checkpoint"] == {"uuid": saved.uuid, "uri": "file:///somewhere", "step": 8}
 
 
-def test_a_coordinator_that_is_killed_after_each_post_applies_none_twice(server_on_each_store, people, toys):
-    """The program posts again whatever it has no answer to."""
-    number, seen = toys.experiment, 1
-    for name in "abcd":
-        message = post(seen, create(name, x=name), validate(name, 4), state=f"after {name}")
-        people.search_operations(number, message)
-        server_on_each_store.kill()
-        server_on_each_store.start()
-        again = patiently(lambda message=message: people.search_operations(number, message))
-        assert again.state == f"after {name}" and again.after_event == seen
-        seen = again.last_event
-    found = [(each.trial, each.hparams) for each in toys.trials()]
-    assert found == [(at, {"x": name}) for at, name in enumerate("abcd", 1)]
-
-
 # --- Optuna
-
-
-def tpe(at_once: int) -> wire.ExperimentSpec:
-    return spec("tpe", max_trials=9, cohort=3, max_concurrent_trials=at_once)
-
-
-def searched(server, at_once: int, order: random.Random | None, on_trial=lambda trial: None) -> list:
-    """The trials of a search on so many slots, with results that come in any order."""
-    with Coordinator(server.url, server.token, "none") as people:
-        toys = ToyTrials(server.url, server.token, people.create_experiment(tpe(at_once)).experiment)
-
-        def is_over() -> bool:
-            open_ = [each.trial for each in patiently(toys.trials) if each.state not in (*wire.ENDED, wire.WAITING)]
-            for trial in [open_[0]] if order is None and open_ else shuffled(open_, order):
-                on_trial(trial)
-                patiently(lambda trial=trial: toys.train(trial))
-            return patiently(toys.view).state in wire.ENDED
-
-        until(is_over, lambda: str(toys.view()))
-        found = [(each.trial, each.hparams, each.seed, each.best) for each in toys.trials()]
-        toys.close()
-        return found
-
-
-def shuffled(trials: list[int], order: random.Random | None) -> list[int]:
-    return [] if order is None else order.sample(trials, len(trials))
 
 
 @pytest.fixture
@@ -167,20 +110,6 @@ def test_tpe_on_one_slot_and_on_three_tries_the_same(server_on_each_store):
     alone = searched(server_on_each_store, 1, None)
     assert [each[0] for each in alone] == list(range(1, 10))
     assert searched(server_on_each_store, 3, random.Random(3)) == alone
-
-
-@pytest.mark.usefixtures("_optuna")
-def test_samples_that_were_kept_are_the_same_after_the_coordinator_died(server_on_each_store):
-    server, killed = server_on_each_store, set()
-
-    def kill(trial: int) -> None:
-        if trial in (2, 5, 8) and trial not in killed:
-            killed.add(trial)
-            server.kill()
-            server.start()
-
-    quiet = searched(server, 3, None)
-    assert searched(server, 3, None, kill) == quiet and len(killed) == 3
 
 
 def test_a_search_whose_package_is_missing_ends_with_how_to_get_it(tmp_path, server_class):

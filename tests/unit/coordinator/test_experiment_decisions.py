@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from everstep import wire
-from everstep.coordinator.experiments.facts import DELETED, DONE, LIVE, Checkpoint, Trial
+from everstep.coordinator.experiments.facts import DELETED, DONE, LIVE, CheckpointRecord, Trial
 from everstep.coordinator.experiments.retention import decide_deletion
 from everstep.coordinator.experiments.seam import AssignmentEnd
 from everstep.coordinator.experiments.states import decide_action
@@ -132,7 +132,7 @@ def test_the_best_result_is_the_smallest_or_the_largest_and_the_first_of_equal_o
 
 def checkpoint(uuid, trial, step, metric):
     given = {"uuid": uuid, "trial": trial, "step": step, "metric": metric}
-    return Checkpoint(
+    return CheckpointRecord(
         job="", experiment=1, uri="", generation=1, num_bytes=0, metrics={}, code="", created_at=0.0, **given
     )
 

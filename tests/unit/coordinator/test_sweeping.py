@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from everstep.checkpoint.manifest import CheckpointKey
-from everstep.coordinator.experiments.facts import Checkpoint
+from everstep.coordinator.experiments.facts import CheckpointRecord
 from everstep.coordinator.experiments.sweeping import delete_files
 
 
-def saved(uri: Path, step: int) -> Checkpoint:
+def saved(uri: Path, step: int) -> CheckpointRecord:
     known: dict[str, Any] = {"job": "e1-t1", "experiment": 1, "trial": 1, "generation": 1, "num_bytes": 1}
     unknown: dict[str, Any] = {"metrics": {}, "metric": None, "code": "", "created_at": 0.0}
-    return Checkpoint(uuid=f"{uri.name}-{step}", uri=str(uri), step=step, **known, **unknown)
+    return CheckpointRecord(uuid=f"{uri.name}-{step}", uri=str(uri), step=step, **known, **unknown)
 
 
 def test_those_that_the_trial_has_deleted_itself_are_gone_and_those_of_other_machines_are_not_reached(

@@ -231,3 +231,28 @@ def test_a_folder_for_checkpoints_beside_the_code_is_meant_wherever_a_trial_runs
 def test_what_was_read_can_be_sent(tmp_path: Path) -> None:
     spec = written(tmp_path, NATIVE).spec
     assert encoding.from_json(wire.ExperimentSpec, encoding.to_json(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        {"name": "single", "metric": "loss"},
+        {"name": "random", "metric": "loss", "max_trials": 2},
+        {"name": "grid", "metric": "loss"},
+        {"name": "async_halving", "metric": "loss", "max_trials": 4, "max_time": 8, "time_metric": "batches"},
+        {"name": "adaptive_asha", "metric": "loss", "max_trials": 4, "max_length": {"records": 64}, "mode": "standard"},
+        {"name": "tpe", "metric": "loss", "max_trials": 2, "cohort": 2},
+        {"name": "cmaes", "metric": "loss", "max_trials": 2},
+        {"name": "gp", "metric": "loss", "max_trials": 2},
+        {"name": "qmc", "metric": "loss", "max_trials": 2},
+        {"name": "custom", "metric": "loss", "unit": "batches"},
+    ],
+    ids=lambda given: given["name"],
+)
+def test_every_searcher_has_its_file(searcher: dict[str, Any]) -> None:
+    """In Determined's words, and in ours."""
+    hyperparameters = {"width": {"type": "int", "minval": 1, "maxval": 4, "count": 2}}
+    for more in ({"max_restarts": 1}, {"restarts": 1}):
+        content = {"entrypoint": "model_def:T", "searcher": searcher, "hyperparameters": hyperparameters, **more}
+        spec = read_experiment(None, content=content)
+        assert (spec.searcher, spec.max_restarts) == (searcher, 1)

@@ -1,31 +1,115 @@
-"""Lines that a plain script prints become results of its trial."""
+"""Results of a trial from the lines that its script prints, by a pattern."""
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from everstep.client.calls import Coordinator
 from everstep.errors import UsageError
-from everstep.launcher.printed_results import find_result, read_pattern
+from everstep.launcher.printed_results import PrintedResults, find_result, read_pattern
+from lab.command import until
+from lab.refused import refused
+
+PLAIN = r"val_loss=([0-9.e+-]+|nan)"
+NAMED = r"epoch (?P<step>\d+).*acc=(?P<metric>\S+)"
 
 
 @pytest.mark.parametrize(
     ("pattern", "line", "expected"),
     [
-        (r"batch (?P<length>\d+): loss=(?P<metric>\S+)", "batch 8: loss=0.5", (8, 0.5)),
-        (r"step (?P<step>\d+) loss=(\S+)", "step 8 loss=0.5", (8, 0.5)),
-        (r"loss=(\S+) at (?P<length>\d+)", "loss=1e-3 at 8", (8, 0.001)),
-        (r"loss=(\S+)", "epoch 8 loss=0.5", (3, 0.5)),  # the number of the match
-        (r"loss=(\S+)", "loss=nothing", None),
-        (r"loss=(\S+)", "another line", None),
+        (PLAIN, "val_loss=0.25", (3, 0.25)),
+        (PLAIN, "  step 7: val_loss=1e-3, ok", (3, 0.001)),
+        (PLAIN, "val_loss=nan", (3, "nan")),
+        (PLAIN, "train_loss=0.25", None),
+        (PLAIN, "val_loss=-", None),
+        (NAMED, "epoch 12 done acc=0.5", (12, 0.5)),
+        (NAMED, "epoch 12 done acc=high", None),
     ],
 )
-def test_a_line_is_a_result_or_none(pattern: str, line: str, expected: tuple[int, float] | None) -> None:
+def test_a_line_is_a_result_if_it_matches_and_has_numbers(pattern: str, line: str, expected: Any) -> None:
     found = find_result(read_pattern(pattern), line, 3)
     assert (None if found is None else (found.length, found.metric)) == expected
 
 
-@pytest.mark.parametrize("pattern", ["loss=", r"(?P<length>\d+)", r"(?P<step>\d+)"])
-def test_a_pattern_without_a_group_for_the_metric_is_refused(pattern: str) -> None:
-    with pytest.raises(UsageError) as refusal:
-        read_pattern(pattern)
-    assert refusal.value.code == "metric-line-groupless"
+def test_a_pattern_without_a_metric_is_refused() -> None:
+    for text, code in (("(", "metric-line-invalid"), ("loss", "metric-line-groupless")):
+        with refused(code, UsageError):
+            read_pattern(text)
+    with refused("metric-line-groupless", UsageError):
+        read_pattern(r"(?P<step>\d+)")
+
+
+class TinySearch(BaseHTTPRequestHandler):
+    """Waits after a result of length 3, and stops after one of length 5."""
+
+    results: list[dict[str, Any]]
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path.endswith("/result"):
+            self.results.append(message)
+        length = max((each["length"] for each in self.results), default=0)
+        wish = "stop" if length >= 5 else "wait" if length >= 3 else "train"
+        reply: dict[str, Any] = {"number": 1, "wish": wish}
+        if self.path.endswith("/target"):
+            reply |= {"length": None, "unit": "batches", "reason": ""}
+        body = json.dumps(reply).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_values: Any) -> None:
+        return
+
+
+@pytest.fixture
+def search() -> Iterator[tuple[Coordinator, list[dict[str, Any]]]]:
+    kind = type("Search", (TinySearch,), {"results": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield Coordinator(f"http://127.0.0.1:{server.server_port}", "worker:x", "e1-t1"), kind.results
+        server.shutdown()
+        thread.join()
+
+
+def test_lines_become_results_and_the_search_ends_the_trial(
+    tmp_path: Path, search: tuple[Coordinator, list[dict[str, Any]]]
+) -> None:
+    coordinator, results = search
+    stopped = threading.Event()
+    worker = tmp_path / "w0"
+    worker.mkdir()
+    output = worker / "stdout.log"
+    output.write_text("val_loss=1.0\nnothing\rval_loss=0.9\rval_lo")
+    with PrintedResults(coordinator, PLAIN, tmp_path, lambda _reason: stopped.set()) as printed:
+        until(lambda: len(results) == 2)
+        with output.open("a") as file:
+            file.write("ss=0.8\nval_loss=0.7\n")
+        until(lambda: len(results) == 4)
+        assert not stopped.is_set()
+        with output.open("a") as file:
+            file.write("val_loss=0.6\n")
+        assert stopped.wait(60)
+        assert printed.is_stopped
+        printed.close(60)
+    assert [(each["length"], each["metric"]) for each in results] == [(1, 1.0), (2, 0.9), (3, 0.8), (4, 0.7), (5, 0.6)]
+
+
+def test_the_last_line_counts_without_its_end(tmp_path: Path, search: tuple[Coordinator, list[dict[str, Any]]]) -> None:
+    coordinator, results = search
+    (tmp_path / "w0").mkdir()
+    (tmp_path / "w0" / "stdout.log").write_text("")
+    (tmp_path / "w0" / "stderr.log").write_text("val_loss=1.0")
+    with PrintedResults(coordinator, PLAIN, tmp_path, lambda _reason: None) as printed:
+        printed.close(60)
+    assert [each["length"] for each in results] == [1]

@@ -6,12 +6,14 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from everstep import env, wire
 from everstep.job_file.order import NodeOrder
 from everstep.jobs.experiments import PreparedExperiment
+from everstep.pool.arg_templates import fill
 from everstep.process import Child
 from everstep.search.draws import trial_seed
 from everstep.search.read_space import read_space
@@ -30,16 +32,17 @@ def run_test(prepared: PreparedExperiment, say: Callable[[str], None]) -> int:
         code.mkdir()
         code_archive.extract(prepared.code.data, prepared.code.sha256, code)
         config = folder / "experiment.json"
-        private_file.write(config, to_json(first_config(prepared.spec)))
+        first = first_config(prepared.spec)
+        private_file.write(config, to_json(first))
         variables = {**env.everything(), **_variables(prepared.spec), env.EXPERIMENT: str(config)}
         say(f"test: one batch, one validation, one checkpoint of the first trial; {prepared.code.files.summary}")
-        child = Child.start(_command(prepared.spec, folder), env=variables, cwd=code)
+        child = Child.start(_command(prepared.spec, folder, first["hyperparameters"]), env=variables, cwd=code)
         exit_code = _wait(child)
         say("the test succeeded" if exit_code == 0 else f"the test failed: exit code {exit_code}")
         return exit_code
 
 
-def first_config(spec: wire.ExperimentSpec) -> dict[str, object]:
+def first_config(spec: wire.ExperimentSpec) -> dict[str, Any]:
     """The file for the first trial: its own hyperparameters, and test mode."""
     space = read_space(spec.hyperparameters, num_micro_batches=spec.num_micro_batches)
     return {
@@ -54,12 +57,12 @@ def _variables(spec: wire.ExperimentSpec) -> dict[str, str]:
     return {str(name): str(value) for name, value in (spec.order.get("env") or {}).items()}
 
 
-def _command(spec: wire.ExperimentSpec, folder: Path) -> list[str]:
+def _command(spec: wire.ExperimentSpec, folder: Path, hparams: Mapping[str, Any]) -> list[str]:
     order = NodeOrder(**{"job": "test", "name": "test", **spec.order})
     kind = ["--module"] if order.is_module else ["--no-python"] if order.is_program else []
     return [
         *(sys.executable, "-m", "everstep", "run", "--log-dir", str(folder / "runs")),
-        *(*kind, order.script, *order.args),
+        *(*kind, order.script, *fill(order.args, hparams)),
     ]
 
 

@@ -1,0 +1,139 @@
+"""Checkpoints by UUID, the code of experiments, and what is deleted when an experiment is over."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+import uuid
+from pathlib import Path
+
+import pytest
+
+from everstep import wire
+from everstep.client.calls import Coordinator
+from everstep.errors import Refused
+from lab.command import until
+from lab.experiments import ToyTrials, spec
+
+
+@pytest.fixture
+def people(server_on_each_store):
+    server = server_on_each_store
+    with Coordinator(server.url, server.token, f"plain-{uuid.uuid4().hex}") as coordinator:
+        yield coordinator
+
+
+@pytest.fixture
+def toy_of(server_on_each_store):
+    made = []
+
+    def make(experiment):
+        made.append(ToyTrials(server_on_each_store.url, server_on_each_store.token, experiment))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def saved(folder: Path, step: int, **more) -> wire.CheckpointReport:
+    """A checkpoint's files, and its report."""
+    place = folder / f"000001-{step:012d}"
+    place.mkdir(parents=True)
+    (place / "manifest.json").write_text("{}")
+    return wire.CheckpointReport(uuid=uuid.uuid4().hex, uri=str(folder), step=step, generation=1, **more)
+
+
+def test_a_checkpoint_of_any_job_is_found_by_its_uuid(people):
+    people.create_job(wire.JobSpec())
+    report = wire.CheckpointReport(uuid=uuid.uuid4().hex, uri="s3://b/x", step=5, num_bytes=7, metrics={"loss": "nan"})
+    people.report_checkpoint(report)
+    people.report_checkpoint(report)
+    found = people.checkpoint(report.uuid)
+    assert (found.uri, found.step, found.job, found.experiment, found.trial, found.metric) == (
+        *("s3://b/x", 5, people.job, 0, 0, None),
+    )
+    assert (found.metrics, found.num_bytes, found.state) == ({"loss": "nan"}, 7, "COMPLETED")
+
+
+def test_a_trial_knows_its_best_and_its_latest_checkpoint(people, toy_of, tmp_path):
+    toy = toy_of(people.create_experiment(spec("random", max_trials=1)).experiment)
+    reports = [saved(tmp_path, 8), saved(tmp_path, 16), saved(tmp_path, 32, metrics={"loss": 0.4})]
+    with toy.open(1) as job:
+        job.report_result(wire.TrialResult(length=8, metric=0.1, batches=8))
+        job.report_checkpoint(reports[0])  # validated before it was saved …
+        job.report_checkpoint(reports[1])
+        job.report_result(wire.TrialResult(length=16, metric=0.9, batches=16))  # … and after it was
+        job.report_checkpoint(reports[2])
+    trial = people.trial(toy.experiment, 1)
+    assert (trial.best_checkpoint, trial.latest_checkpoint) == (reports[0].uuid, reports[2].uuid)
+    assert toy.view().best.checkpoint == reports[0].uuid
+    listed = people.checkpoints(toy.experiment, sort="metric").checkpoints
+    assert [each.metric for each in listed] == [0.1, 0.4, 0.9]
+    assert [each.step for each in people.checkpoints(toy.experiment).checkpoints] == [8, 16, 32]
+
+
+def test_an_experiment_that_is_over_keeps_what_its_rules_say(people, toy_of, tmp_path):
+    kept = wire.CheckpointsKept(trial_best=1, trial_latest=0)
+    toy = toy_of(people.create_experiment(spec("random", max_trials=1, kept=kept)).experiment)
+    with toy.open(1) as job:
+        for length, metric in ((8, 0.3), (16, 0.1), (64, 0.2)):
+            job.report_checkpoint(saved(tmp_path, length, metrics={"loss": metric}))
+            job.report_result(wire.TrialResult(length=length, metric=metric, batches=length))
+    assert toy.view().state == "COMPLETED"
+
+    def states():
+        return [each.state for each in people.checkpoints(toy.experiment).checkpoints]
+
+    until(lambda: states() == ["DELETED", "COMPLETED", "DELETED"], lambda: f"{states()}")
+    assert [each.name for each in sorted(tmp_path.iterdir()) if each.name.startswith("0")] == ["000001-000000000016"]
+    people.act(toy.experiment, wire.ExperimentAction(action="delete"))
+    until(lambda: not any(each.name.startswith("000001") for each in tmp_path.iterdir()), lambda: "not deleted")
+
+
+def test_files_that_the_coordinator_cannot_reach_stay_and_the_reason_says_so(people, toy_of, tmp_path):
+    kept = wire.CheckpointsKept(trial_best=0, trial_latest=0)
+    toy = toy_of(people.create_experiment(spec("random", max_trials=1, kept=kept)).experiment)
+    elsewhere = wire.CheckpointReport(uuid=uuid.uuid4().hex, uri=str(tmp_path / "elsewhere"), step=64, generation=1)
+    with toy.open(1) as job:
+        job.report_checkpoint(elsewhere)
+        job.report_result(wire.TrialResult(length=64, metric=0.1))
+    until(lambda: "not deleted" in toy.view().reason, lambda: toy.view().reason)
+    assert people.checkpoint(elsewhere.uuid).state == "COMPLETED"
+
+
+def test_a_warm_start_is_found_by_trial_or_uuid_and_kept_while_it_is_needed(people, toy_of, tmp_path):
+    kept = wire.CheckpointsKept(trial_best=0, trial_latest=0)
+    first = toy_of(people.create_experiment(spec("random", max_trials=1, kept=kept)).experiment)
+    report = saved(tmp_path, 8)
+    with first.open(1) as job:
+        job.report_checkpoint(report)
+        trial_id = people.trial(first.experiment, 1).trial_id
+        begins = people.create_experiment(spec("random", max_trials=1, source_trial_id=trial_id))
+        job.report_result(wire.TrialResult(length=64, metric=0.1))
+    assert first.view().state == "COMPLETED"
+    assert people.experiment(begins.experiment).state == "ACTIVE"
+    assert people.checkpoint(report.uuid).state == "COMPLETED"
+    with pytest.raises(Refused) as refused:
+        people.create_experiment(spec("random", source_checkpoint_uuid="unknown"))
+    assert refused.value.code == "checkpoint-unknown"
+
+
+def test_code_is_kept_by_its_digest_or_not_at_all(people, server_on_each_store):
+    content = b"a tarball" * 300_000
+    digest = hashlib.sha256(content).hexdigest()
+    if server_on_each_store.store.startswith("postgresql"):
+        with pytest.raises(Refused) as refused:
+            people.upload_code(digest, content)
+        assert refused.value.code == "code-no-folder"
+        return
+    for name, code in ((hashlib.sha256(b"other").hexdigest(), "code-digest"), ("x", "parameter-invalid")):
+        with pytest.raises(Refused) as refused:
+            people.upload_code(name, content)
+        assert refused.value.code == code
+    people.upload_code(digest, content)
+    people.upload_code(digest, content)
+    assert people.code(digest) == content
+    folder = Path(f"{server_on_each_store.store}.code")
+    [path] = folder.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600

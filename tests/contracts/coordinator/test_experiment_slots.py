@@ -1,0 +1,275 @@
+"""Experiments and whoever holds slots for their trials: who wants one, who is told to go, and what an end means."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from everstep import wire
+from everstep.coordinator.experiments.seam import AssignmentEnd
+from everstep.coordinator.service import Service
+from everstep.coordinator.store.store import Store
+from everstep.errors import Refused
+from lab.experiments import spec
+
+
+class Slots:
+    """As many as there are trials; each is given by hand."""
+
+    def __init__(self):
+        self.held, self.released, self.number = {}, [], 0
+        self.experiment = 0  # that the story is about
+
+    def holds(self, experiment, trial):
+        return int((experiment, trial) in self.held)
+
+    async def release(self, experiment, trial, how, reason):
+        self.released.append((trial, how))
+
+    def note_change(self): ...
+
+
+class Stage:
+    def __init__(self, service, slots):
+        self.service, self.slots = service, slots
+
+    async def create(self, *given, **named):
+        self.slots.experiment = (await self.service.experiment_calls.create(spec(*given, **named))).experiment
+        return self.slots.experiment
+
+    def wanting(self):
+        found = self.service.experiments.candidates()
+        return {each.trial: each for each in found if each.experiment == self.slots.experiment}
+
+    async def place(self, trial):
+        candidate = self.wanting()[trial]
+        self.slots.number += 1
+        self.slots.held[candidate.experiment, trial] = self.slots.number
+        await self.service.experiments.placed(candidate, self.slots.number)
+        return candidate
+
+    async def vacate(self, experiment, trial, exit_code=0, *, was_asked=False, is_lost=False):
+        assignment = self.slots.held.pop((experiment, trial))
+        end = AssignmentEnd(exit_code=exit_code, was_asked=was_asked, is_lost=is_lost, reason=f"code {exit_code}")
+        await self.service.experiments.vacated(experiment, trial, assignment, end)
+        await self.service.experiments.vacated(experiment, trial, assignment, end)  # a repetition changes nothing
+
+    async def result(self, experiment, trial, length, metric=0.5):
+        message = wire.TrialResult(length=length, metric=metric)
+        return await self.service.trials.result(wire.trial_job(experiment, trial), message)
+
+    async def target(self, experiment, trial, **asked):
+        return await self.service.trials.target(wire.trial_job(experiment, trial), wire.TargetRequest(**asked))
+
+    async def trial(self, experiment, trial):
+        return await self.service.experiment_calls.trial(experiment, trial)
+
+    async def act(self, experiment, action):
+        return await self.service.experiment_calls.act(experiment, wire.ExperimentAction(action=action))
+
+    async def view(self, experiment):
+        return await self.service.experiment_calls.view(experiment)
+
+
+@pytest.fixture
+def staged(store_url):
+    """Run a story on a service; `again`: after a restart, with the slots that were held."""
+
+    @asynccontextmanager
+    async def open_stage(slots):
+        service = Service(Store(store_url))
+        await service.experiments.start(slots)
+        try:
+            yield Stage(service, slots)
+        finally:
+            service.let_go()
+            await service.close()
+
+    def run(*stories):
+        slots = Slots()
+
+        async def play():
+            told = None
+            for story in stories:
+                async with open_stage(slots) as stage:
+                    told = await story(stage, told) if told is not None else await story(stage)
+
+        asyncio.run(play())
+
+    return run
+
+
+def test_a_trial_has_a_job_and_keeps_its_slot_until_its_process_has_ended(staged):
+    async def story(stage):
+        number = await stage.create("random", max_trials=1)
+        candidate = await stage.place(1)
+        job = await stage.service.job(candidate.job)
+        assert (job.kept.policy.max_workers, job.kept.policy.max_restarts) == (1, 0)
+        order = stage.service.experiments.order(candidate)
+        assert (order.job, order.trial, order.policy["min_workers"]) == (f"e{number}-t1", 1, 1)
+        assert (await stage.trial(number, 1)).state == "RUNNING"
+        assert (await stage.view(number)).num_slots == 1
+        assert (await stage.result(number, 1, 64)).wish == "stop"
+        assert (await stage.view(number)).state == "ACTIVE"  # its process has still to end
+        assert 1 in stage.wanting()
+        await stage.vacate(number, 1)
+        view = await stage.view(number)
+        assert (view.state, view.num_trials) == ("COMPLETED", {"COMPLETED": 1})
+        assert (await stage.service.job(candidate.job)).kept.is_over
+
+    staged(story)
+
+
+def test_deaths_of_its_own_count_and_end_a_trial_but_never_the_experiment(staged):
+    async def story(stage):
+        number = await stage.create("random", max_trials=2, max_restarts=1)
+        for lost, expected in ((True, 0), (False, 1)):
+            await stage.place(1)
+            await stage.vacate(number, 1, exit_code=-9, is_lost=lost)
+            trial = await stage.trial(number, 1)
+            assert (trial.num_restarts, trial.state) == (expected, "QUEUED")
+        candidate = await stage.place(1)
+        await (await stage.service.job(candidate.job)).stop("no restart is allowed")
+        await stage.vacate(number, 1, exit_code=1)
+        trial = await stage.trial(number, 1)
+        assert (trial.num_restarts, trial.state) == (2, "ERROR")
+        assert (await stage.view(number)).state == "ACTIVE"
+
+    staged(story)
+
+
+def test_a_job_that_was_stopped_is_open_again_for_the_next_try(staged):
+    async def story(stage):
+        number = await stage.create("random", max_trials=1, max_restarts=3)
+        candidate = await stage.place(1)
+        await (await stage.service.job(candidate.job)).stop("no restart is allowed")
+        await stage.vacate(number, 1, exit_code=1)
+        await stage.place(1)
+        job = await stage.service.job(candidate.job)
+        assert not job.kept.is_over
+        reserved = await job.reserve(wire.ReserveWorker(agent="a", request="r"))
+        assert reserved.worker
+
+    staged(story)
+
+
+def test_paused_trials_leave_their_slots_and_are_not_counted(staged):
+    async def pause(stage):
+        number = await stage.create("random", max_trials=2)
+        await stage.place(1)
+        await stage.act(number, "pause")
+        assert stage.wanting() == {}
+        assert (await stage.target(number, 1)).wish == "park"
+        return number
+
+    async def go_on(stage, number):
+        await asyncio.sleep(0)
+        assert (1, "park") in stage.slots.released  # also by a coordinator that has just started
+        await stage.vacate(number, 1, was_asked=True)
+        assert (await stage.trial(number, 1)).num_restarts == 0
+        await stage.act(number, "activate")
+        assert sorted(stage.wanting()) == [1, 2]
+
+    staged(pause, go_on)
+
+
+@pytest.mark.parametrize(
+    ("action", "how", "final"), [("cancel", "park", "STOPPING_CANCELED"), ("kill", "kill", "STOPPING_KILLED")]
+)
+def test_a_canceled_experiment_is_over_when_its_last_process_is(staged, action, how, final):
+    async def story(stage):
+        number = await stage.create("random", max_trials=2)
+        await stage.place(1)
+        view = await stage.act(number, action)
+        assert (view.state, view.num_trials) == (final, {"RUNNING": 1, "CANCELED": 1})
+        await asyncio.sleep(0)
+        assert stage.slots.released == [(1, how)]
+        await stage.vacate(number, 1, exit_code=143, was_asked=True)
+        assert (await stage.view(number)).state == "CANCELED"
+
+    staged(story)
+
+
+def test_a_waiting_trial_keeps_its_slot_and_one_without_a_slot_wants_none(staged):
+    async def story(stage):
+        number = await stage.create("async_halving", max_trials=4, num_rungs=2, divisor=4)
+        await stage.place(1)
+        await stage.result(number, 1, 16, 0.1)
+        candidate = stage.wanting()[1]
+        assert candidate.is_waiting and candidate.waiting_since > 0.0
+        stage.service.experiments.note_parking(number, 1)
+        assert (await stage.target(number, 1, seen=1)).wish == "park"
+        await stage.vacate(number, 1)  # parked: not counted, not over
+        assert 1 not in stage.wanting()
+        assert (await stage.trial(number, 1)).state == "WAITING"
+        for trial in (2, 3, 4):
+            await stage.place(trial)
+            await stage.result(number, trial, 16, 0.9)
+        assert not stage.wanting()[1].is_waiting  # promoted: it wants a slot again
+        await stage.place(1)
+        assert (await stage.target(number, 1, seen=1)).length == 64
+
+    staged(story)
+
+
+def test_a_killed_trial_is_over_when_its_process_is(staged):
+    async def story(stage):
+        number = await stage.create("random", max_trials=2)
+        await stage.place(1)
+        await stage.service.experiment_calls.kill_trial(number, 1)
+        await asyncio.sleep(0)
+        assert stage.slots.released == [(1, "kill")]
+        assert (await stage.trial(number, 1)).state == "RUNNING"
+        await stage.vacate(number, 1, exit_code=-9)
+        assert (await stage.trial(number, 1)).state == "CANCELED"
+
+    staged(story)
+
+
+def test_invalid_hyperparameters_replace_the_trial_when_its_process_has_ended(staged):
+    async def story(stage):
+        number = await stage.create("random", max_trials=1)
+        await stage.place(1)
+        await stage.service.trials.end(f"e{number}-t1", wire.TrialEnd(why="INVALID_HP", reason="too large"))
+        assert sorted(stage.wanting()) == [1]
+        await stage.vacate(number, 1, exit_code=1)
+        assert sorted(stage.wanting()) == [2]
+
+    staged(story)
+
+
+def test_a_search_that_cannot_ask_its_model_ends_in_error(staged):
+    async def story(stage):
+        number = await stage.create("random", max_trials=1)
+        live = await stage.service.experiments.find(number)
+        await stage.service.experiments._fail(live, Refused("no model", code="x"))
+        view = await stage.view(number)
+        assert (view.state, view.reason) == ("ERROR", "no model")
+
+    staged(story)
+
+
+def test_a_coordinator_that_starts_again_continues_where_it_was(staged):
+    async def first(stage):
+        number = await stage.create("random", max_trials=3, max_concurrent_trials=1)
+        await stage.place(1)
+        await stage.result(number, 1, 32, 0.25)
+        return number
+
+    async def second(stage, number):
+        trial = await stage.trial(number, 1)
+        assert (trial.best, trial.length, trial.state) == (0.25, 32, "RUNNING")
+        await stage.result(number, 1, 32, 0.9)  # known
+        await stage.result(number, 1, 64, 0.5)
+        return number
+
+    async def third(stage, number):
+        await stage.vacate(number, 1)
+        assert sorted(stage.wanting()) == [2]
+        assert (await stage.trial(number, 1)).best == 0.25
+        with pytest.raises(Refused):
+            await stage.trial(number, 3)
+
+    staged(first, second, third)

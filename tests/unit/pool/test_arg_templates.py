@@ -1,0 +1,44 @@
+"""Arguments with hyperparameters in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.errors import UsageError
+from everstep.pool.arg_templates import fill
+
+HPARAMS = {"lr": 0.1, "name": "a b", "deep": {"width": 64, "is_on": True}, "layers": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("arg", "filled"),
+    [
+        ("--lr", "--lr"),
+        ("{lr}", "0.1"),
+        ("--lr={lr}", "--lr=0.1"),
+        ("{name}", "a b"),
+        ("{deep.width}-{deep.is_on}", "64-true"),
+        ("{layers}", "[1, 2]"),
+        ("{{lr}}", "{lr}"),
+        ("{{{lr}}}", "{0.1}"),
+    ],
+)
+def test_names_become_values_and_double_braces_braces(arg: str, filled: str) -> None:
+    assert fill([arg], HPARAMS) == (filled,)
+
+
+@pytest.mark.parametrize(
+    ("arg", "code"),
+    [
+        ("{momentum}", "argument-hyperparameter-unknown"),
+        ("{deep.depth}", "argument-hyperparameter-unknown"),
+        ("{lr.deep}", "argument-hyperparameter-unknown"),
+        ("{}", "argument-hyperparameter-unknown"),
+        ("{lr", "argument-brace-unmatched"),
+        ("lr}", "argument-brace-unmatched"),
+    ],
+)
+def test_what_is_not_a_hyperparameter_is_refused(arg: str, code: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        fill([arg], HPARAMS)
+    assert refusal.value.code == code

@@ -1,0 +1,55 @@
+"""The code of trials on a node: fetched once, linked into a folder for each trial."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from everstep.pool.code_folder import code_folder, remove_unused, working_folder
+from everstep.storage import code_archive
+
+
+def packed(folder: Path) -> code_archive.Code:
+    (folder / "models").mkdir(parents=True)
+    (folder / "train.py").write_text("print()")
+    (folder / "models/net.py").write_text("")
+    return code_archive.pack(folder)
+
+
+def test_processes_that_need_the_code_at_the_same_time_fetch_it_once(tmp_path: Path) -> None:
+    code = packed(tmp_path / "code")
+    fetched = []
+
+    def fetch() -> bytes:
+        fetched.append(1)
+        return code.data
+
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(code_folder, code.sha256, tmp_path / "cache", fetch) for _ in range(4)]
+        folders = {call.result(60) for call in calls}
+    assert len(folders) == len(fetched) == 1
+
+
+def test_what_a_trial_writes_is_in_its_own_folder(tmp_path: Path) -> None:
+    code = packed(tmp_path / "code")
+    shared = code_folder(code.sha256, tmp_path / "cache", lambda: code.data)
+    first, second = (working_folder(shared, tmp_path / "trials" / name) for name in ("e1-t1", "e1-t2"))
+    (first / "models/weights").write_text("1")
+    (first / "log").write_text("1")
+    assert (second / "train.py").read_text() == "print()"
+    assert not (second / "log").exists()
+    assert not (second / "models/weights").exists()
+    assert not (shared / "models/weights").exists()
+
+
+def test_a_folder_stays_only_if_the_trial_left_something_in_it(tmp_path: Path) -> None:
+    code = packed(tmp_path / "code")
+    shared = code_folder(code.sha256, tmp_path / "cache", lambda: code.data)
+    used, unused = (working_folder(shared, tmp_path / "trials" / name) for name in ("e1-t1", "e1-t2"))
+    (used / "log").write_text("1")
+    for each in (used, unused):
+        remove_unused(each)
+    assert used.is_dir() and not unused.exists()
+    assert working_folder(shared, used) == used
+    assert (used / "log").read_text() == "1", "the next assignment finds it"
+    assert (shared / "train.py").exists()

@@ -57,7 +57,7 @@ class Pool:
         self._live: dict[int, Assignment] = {}  # as they are …
         self._kept: dict[int, Assignment] = {}  # … and as they were kept last
         self._ends: dict[int, AssignmentEnd] = {}  # of live ones, to be settled
-        self._dead: dict[int, tuple[Assignment, str]] = {}  # their processes are gone for certain: to be told
+        self._dead: dict[int, tuple[Assignment, str]] = {}  # their processes are gone for certain
         self._ready: dict[int, wire.AssignmentOrder] = {}  # orders that may be sent: their jobs exist
         self._unsaved: dict[int, Assignment] = {}
         self._unsaved_agents: set[tuple[str, str]] = set()

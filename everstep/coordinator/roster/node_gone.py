@@ -1,4 +1,4 @@
-"""All processes of a node are gone for certain, and could not tell it themselves. Pure."""
+"""All processes of a node are gone for certain, and could not report it themselves. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from everstep.wire import WorkerExit
 
 
 def node_gone(roster: Roster, agent: str, reason: str, now: float) -> Roster:
-    """Nobody waits for its workers, nor for what they may hold."""
+    """Its workers are not waited for, nor what they may hold."""
     if roster.is_finished:
         return roster
     there = [each.worker for each in roster.workers.values() if each.agent == agent and each.status not in GONE]

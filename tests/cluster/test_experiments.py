@@ -97,12 +97,12 @@ def test_invalid_hyperparameters_are_replaced_and_do_not_count(stage: Experiment
 
 
 def test_one_trial_whose_restarts_are_used_up_does_not_end_the_experiment(stage: ExperimentStage) -> None:
-    space = {"x": UNIT, "most_that_works": 0.6}
+    space = {"x": UNIT, "most_that_works": 0.75}
     file = stage.write("failing", random(4), entrypoint="told.py", hyperparameters=space, restarts=1)
     number = number_of(stage.create(file).finish())
     assert stage.view(number).state == "COMPLETED"
     for each in stage.trials.trials(number):
-        is_bad = each.hparams["x"] > 0.6
+        is_bad = each.hparams["x"] > 0.75
         assert (each.state, each.num_restarts) == (("ERROR", 1) if is_bad else ("COMPLETED", 0))
         if is_bad:
             assert re.search(r"w\d+: FileNotFoundError: .*nowhere\.txt", each.reason)

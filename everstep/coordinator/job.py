@@ -32,6 +32,7 @@ from everstep.coordinator.roster.facts import (
     has_same_facts,
 )
 from everstep.coordinator.roster.health import CUT_S
+from everstep.coordinator.roster.node_gone import node_gone
 from everstep.coordinator.roster.reopening import reopen
 from everstep.coordinator.roster_events import emit_changes
 from everstep.coordinator.shards.ledger import Rows
@@ -188,6 +189,10 @@ class CoordinatedJob:
             now = self._now()
             self.signs.forget(agent)
             await self._keep(changes.node_away(self.roster, agent, message.reason, now, has_left=True))
+
+    async def node_gone(self, agent: str, reason: str) -> None:
+        if (roster := node_gone(self.roster, agent, reason, self._now())) is not self.roster:
+            await self._keep(roster)
 
     async def exited(self, name: str, end: wire.WorkerExit) -> None:
         await self._keep(changes.exited(self.roster, name, end, self._now()))

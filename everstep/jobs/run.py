@@ -34,7 +34,7 @@ from everstep.launcher.node import NodeSpec
 from everstep.launcher.node_bounds import NodeBounds
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
 from everstep.launcher.starter import Starter
-from everstep.launcher.summary import LastWords, failure_report, summary
+from everstep.launcher.summary import LastWords, failure_line, failure_report, summary
 from everstep.launcher.torchrun_options import parse_ranks, parse_signals, parse_streams, parse_texts
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.page.address import show_page
@@ -235,6 +235,7 @@ def _run_node(node: NodeSpec, display: JobDisplay, starter: Starter, token: Path
         node.directory,
         state=_state(verdict),
         reason=verdict.reason,
+        failure=_failure(verdict, display, node.directory),
         exit_code=verdict.exit_code,
         num_steps=display.num_steps_done,
         elapsed_s=round(display.elapsed_s, 1),
@@ -293,6 +294,11 @@ def _report(verdict: Verdict, display: JobDisplay, directory: Path) -> None:
         lines = failure_report(verdict, _last_words(directory / first.worker) if first else None)
     lines = [display.masked(line) for line in lines]
     Console().print(err=[line if line.startswith(" ") else f"everstep: {line}" for line in lines])
+
+
+def _failure(verdict: Verdict, display: JobDisplay, directory: Path) -> str:
+    first = verdict.first_failure
+    return display.masked(failure_line(first, _last_words(directory / first.worker))) if first else ""
 
 
 def _last_words(directory: Path) -> LastWords:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everstep.launcher.decisions import Verdict
+from everstep.launcher.decisions import Verdict, WorkerEnd
 
 _NUM_STDOUT_LINES = 5  # beside stderr, which says more
 
@@ -45,6 +45,12 @@ def failure_report(verdict: Verdict, words: LastWords | None) -> list[str]:
         if words is not None:
             lines += _told(words)
     return [*lines, verdict.reason if verdict.was_interrupted else f"the job failed: {verdict.reason}"]
+
+
+def failure_line(end: WorkerEnd, words: LastWords) -> str:
+    """Who failed first in one line: with the last line of its traceback, or how it ended."""
+    last = "" if end.exit.signal else next((line.strip() for line in reversed(words.stderr) if line.strip()), "")
+    return f"{end.worker}: {words.error or last or end}"
 
 
 def _told(words: LastWords) -> list[str]:

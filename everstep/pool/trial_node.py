@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from everstep.job_file.order import NodeOrder
 from everstep.jobs.node import hidden_values, read_secret_values, run_setup
 from everstep.jobs.run import run_agent
 from everstep.launcher.node import NodeSpec, worker_command
+from everstep.launcher.printed_results import PrintedResults
 from everstep.launcher.shown_streams import Shown
 from everstep.launcher.starter import Starter
 from everstep.pool.arg_templates import fill
@@ -73,7 +75,8 @@ def last_words(folder: Path) -> str:
     except OSError:
         pass
     try:
-        return str(json.loads((folder / "run.json").read_bytes()).get("reason", ""))
+        told = json.loads((folder / "run.json").read_bytes())
+        return str(told.get("failure") or told.get("reason", ""))
     except (OSError, ValueError):
         return ""
 
@@ -102,16 +105,36 @@ def _run(told: TrialOrder, given: wire.AssignmentOrder, folder: Path) -> int:
             command=command,
             num_workers=1,
             directory=folder,
-            agent=f"{told.agent}-{given.number}",
+            agent=wire.trial_node(told.agent, given.number),
             address=address_towards(urlsplit(told.url).hostname or ""),
             shutdown_s=order.grace_s,
             heartbeat_s=float(given.policy.get("heartbeat_s", 1.0)),
             hidden=hidden_values(order, lambda line: None),
         )
-        code = run_agent(node, starter, token, shown=Shown(is_quiet=True))
+        code = _run_agent(node, starter, given)
     if working is not None:
         remove_unused(working)
     return code
+
+
+def _run_agent(node: NodeSpec, starter: Starter, given: wire.AssignmentOrder) -> int:
+    """If the script's results are what it prints, they are read here; it ends when the search stops the trial."""
+
+    def run() -> int:
+        return run_agent(node, starter, node.token_file, shown=Shown(is_quiet=True))
+
+    if not (pattern := given.config.get("metric_line")):
+        return run()
+    coordinator = Coordinator(node.coordinator_url, env.read_token(node.token_file), node.job)
+    with PrintedResults(coordinator, str(pattern), node.directory, _end_own_workers) as results:
+        code = run()
+        results.close(env.coordinator_deadline_s())
+        return 0 if results.is_stopped else code
+
+
+def _end_own_workers(_reason: str) -> None:
+    """As the pool's agent does it."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def trial_environment(given: wire.AssignmentOrder, folder: Path) -> dict[str, str]:

@@ -323,7 +323,8 @@ def _kept(storage: Any) -> tuple[int | None, int]:
     """How many of the latest checkpoints, and of the best; the newest is never deleted."""
     kept = storage if isinstance(storage, Mapping) else {}
     latest = kept.get("save_trial_latest", 2)
-    return None if latest is None else max(latest, 1), kept.get("save_trial_best", 1)
+    best = max(kept.get("save_trial_best", 1), kept.get("save_experiment_best", 0))  # all of these may be this trial's
+    return None if latest is None else max(latest, 1), best
 
 
 def storage_uri(storage: Any) -> str | None:

@@ -190,6 +190,7 @@ class SearchEventView:
     time: float
     event: dict[str, Any]  # as `everstep.search.events.to_plain` writes it; {"kind": "began"} for the first
     operations: list[dict[str, Any]]
+    digest: str = ""  # of the weights, if the event is a validation that had one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

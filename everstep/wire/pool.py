@@ -15,6 +15,11 @@ MOST_SLOTS = 1024  # of a node
 ASSIGNMENT_STATES = ("starting", "running", "ended")
 
 
+def trial_node(agent: str, assignment: int) -> str:
+    """The node of a trial's job that runs this assignment of a pool's agent."""
+    return f"{agent}-{assignment}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AssignmentState:
     """An assignment as its agent sees it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from lab.command import Command
+from lab import nest
+from lab.command import EVERSTEP, Command
+from lab.local_stage import LocalStage
 from lab.seeds import snippet
 
 OURS = Path(__file__).parent / "trainer"
@@ -184,6 +187,22 @@ def test_step_4_in_a_job_alone(folder: Path, everstep_run: Callable[..., Command
     everstep_run("--nproc-per-node=2", "train_on_cluster.py", EVERSTEP_EXPERIMENT=str(folder / "job.json")).finish()
     assert [line["batches"] for line in lines(folder, "validation")] == [15]
     assert lines(folder, "end")[0]["batches"] == 15
+
+
+def test_steps_5_and_6_by_e_create_with_the_guides_own_file(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, type_command: Callable[..., Command]
+) -> None:
+    """It asks for 8 slots and a launcher of Determined's. The guide has no learning rate, and trains for long."""
+    (folder / "train_on_cluster.py").rename(folder / "train.py")
+    given = ("--config", "hyperparameters.lr=0.02", "--config", "searcher.max_length.batches=20")
+    with LocalStage(tmp_path_factory.mktemp("service")) as stage:
+        said = type_command(*EVERSTEP, "e", "create", "det.yaml", ".", *given, **stage.env).finish()
+        assert re.search(r"^best: trial 1, validation_loss \S+ after 20 batches", said, re.MULTILINE)
+        (uuid,) = re.findall(r"^checkpoint: (\S+)", said, re.MULTILINE)
+        words = (sys.executable, "load.py", uuid)
+        said = type_command(*words, start=nest.start_script, **stage.env).finish()
+    assert re.search(r"made MyPyTorchTrial from .*/code/model\.py", said)
+    assert "loaded MyPyTorchTrial" in said
 
 
 @pytest.mark.parametrize("launcher", ["python", "torchrun", "everstep run"])

@@ -375,6 +375,9 @@ class Experiments:
                 facts = replace(live.facts, started_at=live.facts.started_at or now)
                 await self.commit(live, changed=[begun], facts=facts)
 
+    async def node_gone(self, experiment: int, trial: int, node: str, reason: str) -> None:
+        await self.jobs.node_gone(wire.trial_job(experiment, trial), node, reason)
+
     async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None:
         live = await self.find(experiment)
         if live is None:

@@ -28,8 +28,9 @@ from everstep.coordinator.store.experiment_rows import (
 )
 from everstep.coordinator.store.store import Store
 from everstep.errors import EverstepError
-from everstep.storage.base import open_storage
+from everstep.storage.base import Storage, open_storage
 from everstep.storage.database import StoreError
+from everstep.storage.local import LocalStorage
 
 log = logging.getLogger(__name__)
 
@@ -78,15 +79,21 @@ class CheckpointSweeper:
 
 
 def delete_files(checkpoints: Sequence[CheckpointRecord]) -> tuple[list[str], int]:
-    """The UUIDs of those that were deleted, and the number of those that could not be reached."""
-    deleted: list[str] = []
+    """The UUIDs of those that are gone now, and the number of those that could not be reached. Some were gone before:
+    a trial deletes what it does not keep while it trains, and a sweep may be interrupted."""
+    gone: list[str] = []
     for each in checkpoints:
         key = CheckpointKey(generation=each.generation, step=each.step)
         try:
             with closing(open_storage(each.uri)) as storage:
-                if storage.list(key.folder):
+                if _is_reached(storage):
                     catalog.delete(storage, key)
-                    deleted.append(each.uuid)
+                    gone.append(each.uuid)
         except (EverstepError, OSError) as error:
             log.warning("checkpoint %s: %s", each.uuid, error)
-    return deleted, len(checkpoints) - len(deleted)
+    return gone, len(checkpoints) - len(gone)
+
+
+def _is_reached(storage: Storage) -> bool:
+    """A folder that is not here is another machine's."""
+    return not isinstance(storage, LocalStorage) or storage.root.is_dir()

@@ -51,6 +51,13 @@ class TrialJobs:
         except Refused:  # removed after its days
             return False
 
+    async def node_gone(self, job: str, node: str, reason: str) -> None:
+        try:
+            found = await self._find(job)
+        except Refused:  # it was never made
+            return
+        await found.node_gone(node, reason)
+
     async def stop(self, trial: Trial, reason: str) -> None:
         if trial.started_at is None:
             return

@@ -97,7 +97,7 @@ def decide_vacated(trial: Trial, end: AssignmentEnd, *, state: str, is_finished:
     used = trial.num_restarts + 1
     if used > max_restarts:
         reason = f"{end.reason or f'exit code {end.exit_code}'}; all {max_restarts} restarts are used"
-        return Vacated(is_over=True, why=ERRORED, counts=True, reason=reason)
+        return Vacated(is_over=True, why=ERRORED, reason=reason)
     return Vacated(
         counts=True, reason=f"restart {used} of {max_restarts}: {end.reason or f'exit code {end.exit_code}'}"
     )

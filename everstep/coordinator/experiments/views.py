@@ -88,7 +88,8 @@ def best_trials_first(trials: Sequence[Trial], *, smaller_is_better: bool) -> li
 
 
 def event_view(row: EventRow) -> wire.SearchEventView:
-    return wire.SearchEventView(number=row.number, time=row.time, event=row.event, operations=row.operations)
+    told = {name: getattr(row, name) for name in ("number", "time", "event", "operations", "digest")}
+    return wire.SearchEventView(**told)
 
 
 def checkpoint_view(checkpoint: CheckpointRecord) -> wire.SavedCheckpoint:

@@ -27,6 +27,7 @@ class KnownAgent:
     is_lost: bool = False
     hung_up_at: float | None = None  # it broke off a call, and has not called since
     reported: dict[int, wire.AssignmentState] = field(default_factory=dict)
+    doubted: dict[int, Assignment] = field(default_factory=dict)  # given up while their processes may live
     past: set[str] = field(default_factory=set)  # incarnations that others have followed
     # Starts from the time of day: a number from before a restart must not be mistaken for one of now.
     orders_number: int = field(default_factory=lambda: time.time_ns() // 1000)

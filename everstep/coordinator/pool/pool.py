@@ -57,6 +57,7 @@ class Pool:
         self._live: dict[int, Assignment] = {}  # as they are …
         self._kept: dict[int, Assignment] = {}  # … and as they were kept last
         self._ends: dict[int, AssignmentEnd] = {}  # of live ones, to be settled
+        self._dead: dict[int, tuple[Assignment, str]] = {}  # their processes are gone for certain
         self._ready: dict[int, wire.AssignmentOrder] = {}  # orders that may be sent: their jobs exist
         self._unsaved: dict[int, Assignment] = {}
         self._unsaved_agents: set[tuple[str, str]] = set()
@@ -127,7 +128,7 @@ class Pool:
             return
         del self._agents[pool, name]
         self._gone.add((pool, name))
-        self._lose(agent, f"{name} has left: {message.reason}")
+        self._lose(agent, f"{name} has left: {message.reason}", is_dead=True)
         self.note_change()
 
     def view(self, pool: str) -> wire.PoolView:
@@ -147,7 +148,7 @@ class Pool:
             )
         if agent.incarnation and message.incarnation != agent.incarnation:
             agent.past.add(agent.incarnation)
-            self._lose(agent, f"{name} was started again")
+            self._lose(agent, f"{name} was started again", is_dead=True)  # what it had started ended with it
         facts = (message.incarnation, message.num_slots, message.kind)
         if facts != (agent.incarnation, agent.num_slots, agent.kind):
             agent.incarnation, agent.num_slots, agent.kind = facts
@@ -162,21 +163,30 @@ class Pool:
         return agent
 
     def _note_end(self, agent: KnownAgent, state: wire.AssignmentState) -> bool:
+        if state.state == "ended" and state.number in agent.doubted:
+            self._dead[state.number] = (agent.doubted.pop(state.number), state.reason)
+            return True
         given = self._live.get(state.number)
         if state.state != "ended" or given is None or given.agent != agent.agent or state.number in self._ends:
             return False
         self._ends[state.number] = AssignmentEnd(
             exit_code=state.exit_code, was_asked=state.was_asked, is_lost=False, reason=state.reason
         )
+        self._dead[state.number] = (given, state.reason)
         return True
 
-    def _lose(self, agent: KnownAgent, reason: str) -> None:
-        """All that it had. If it comes back, it must end all of that before it gets anything else."""
+    def _lose(self, agent: KnownAgent, reason: str, *, is_dead: bool = False) -> None:
+        """All that it had. If it comes back, it must end all of that before it gets anything else. `is_dead`: nothing
+        runs there any more."""
         agent.is_heard, agent.is_lost = False, True
         agent.reported = {}
         for each in self._live.values():
             if (each.pool, each.agent) == (agent.pool, agent.agent) and each.number not in self._ends:
                 self._ends[each.number] = AssignmentEnd(exit_code=0, was_asked=False, is_lost=True, reason=reason)
+                agent.doubted[each.number] = each
+        if is_dead:
+            self._dead |= {number: (each, reason) for number, each in agent.doubted.items()}
+            agent.doubted = {}
         log.info("pool %s: agent %s is lost: %s", agent.pool, agent.agent, reason)
 
     # --- the task that decides --------------------------------------------------------------------
@@ -243,6 +253,10 @@ class Pool:
 
     async def _settle(self) -> None:
         """The experiment first: a repeated end changes nothing, a missing one would be forgotten."""
+        for number, (given, reason) in list(self._dead.items()):
+            node = wire.trial_node(given.agent, number)
+            await self._trials.node_gone(given.experiment, given.trial, node, reason)
+            del self._dead[number]
         for number, end in list(self._ends.items()):
             given = self._live[number]
             await self._trials.vacated(given.experiment, given.trial, number, end)

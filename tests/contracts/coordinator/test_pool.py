@@ -26,6 +26,7 @@ class Trials:
         self.parking: list[int] = []
         self.placed_as: list[tuple[int, int]] = []
         self.ends: list[tuple[int, int, AssignmentEnd]] = []
+        self.gone: list[tuple[int, str]] = []  # trials, and nodes
 
     def candidates(self) -> list[Candidate]:
         return list(self.wanting.values())
@@ -53,6 +54,9 @@ class Trials:
 
     async def placed(self, candidate: Candidate, assignment: int, kind: str) -> None:
         self.placed_as.append((candidate.trial, assignment))
+
+    async def node_gone(self, experiment: int, trial: int, node: str, reason: str) -> None:
+        self.gone.append((trial, node))
 
     async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None:
         self.ends.append((trial, assignment, end))
@@ -290,6 +294,7 @@ def test_a_new_incarnation_loses_what_the_one_before_had_and_is_given_it_again(p
         assert again.number > order.number
         ((_, number, end),) = stage.trials.ends
         assert (number, end.is_lost) == (order.number, True)
+        assert stage.trials.gone == [(order.trial, f"a-{order.number}")], "what it ran has ended with it"
         with pytest.raises(Refused) as refusal:
             await agent.report()
         assert refusal.value.code == "pool-agent-superseded"
@@ -311,9 +316,11 @@ def test_a_silent_agent_is_lost_and_must_end_what_it_ran_before_it_gets_more(pla
         orders = await agent.report()
         assert [(each.number, each.how) for each in orders.end] == [(order.number, "kill")]
         assert orders.run == []
+        assert stage.trials.gone == [], "it may run on"
         agent.end(order.number, -9, was_asked=True)
         (third,) = await agent.begin()
         assert third.trial == 3
+        assert stage.trials.gone == [(1, f"a-{order.number}")]
         assert len(stage.trials.ends) == 1, "its end is no news"
 
     play(story, num_trials=2, lease_s=0.5)

@@ -81,7 +81,7 @@ def test_only_a_death_of_its_own_counts_as_a_restart(ended, expected):
 
 
 def test_a_trial_without_a_restart_left_fails():
-    assert vacate(replace(TRIAL, num_restarts=1), end(1)) == (True, "ERRORED", True)
+    assert vacate(replace(TRIAL, num_restarts=1), end(1)) == (True, "ERRORED", False)
     assert vacate(replace(TRIAL, num_restarts=1), end(1, was_asked=True)) == (False, None, False)
 
 

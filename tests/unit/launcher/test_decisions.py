@@ -6,11 +6,12 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict, whom_we_wait_for
-from everstep.launcher.summary import LastWords, failure_report, summary
+from everstep.launcher.summary import LastWords, failure_line, failure_report, summary
 from everstep.process import Exit
 from everstep.wire import JobView, NodeView, WorkerView
 
@@ -203,6 +204,19 @@ def test_a_script_that_knows_no_steps_failed_without_one() -> None:
         "  it printed nothing (/d/w0)",
         "the job failed: no worker is left",
     ]
+
+
+@pytest.mark.parametrize(
+    ("end", "words", "line"),
+    [
+        (BAD, {"stderr": ["Traceback", "  open(path)", "FileNotFoundError: x", ""]}, "w5: FileNotFoundError: x"),
+        (BAD, {"stderr": ["a warning"], "error": "ValueError: recorded"}, "w5: ValueError: recorded"),
+        (KILLED, {"stderr": ["a warning"]}, "w5: killed by SIGKILL"),
+        (BAD, {}, "w5: exit code 1"),
+    ],
+)
+def test_a_failure_in_one_line(end: Exit, words: dict[str, Any], line: str) -> None:
+    assert failure_line(WorkerEnd(worker="w5", exit=end), LastWords(directory="/d/w5", **words)) == line
 
 
 def test_the_summary_of_a_good_end() -> None:

@@ -34,6 +34,7 @@ class RunRecord:
     pid_started_at: str = ""
     state: str = RUNNING
     reason: str = ""
+    error: str = ""  # of the worker that failed first: its last words, in one line
     exit_code: int | None = None
     num_steps: int = 0
     elapsed_s: float = 0.0

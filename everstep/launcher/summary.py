@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from everstep.launcher.decisions import Verdict
 
+_MOST_CHARS = 500  # of a line
 _NUM_STDOUT_LINES = 5  # beside stderr, which says more
 
 
@@ -45,6 +46,16 @@ def failure_report(verdict: Verdict, words: LastWords | None) -> list[str]:
         if words is not None:
             lines += _told(words)
     return [*lines, verdict.reason if verdict.was_interrupted else f"the job failed: {verdict.reason}"]
+
+
+def last_line(verdict: Verdict, words: LastWords | None) -> str:
+    """Of a failure, in one line: who failed first, and the last that it said, which usually is its exception."""
+    if verdict.is_good or verdict.was_interrupted or verdict.first_failure is None:
+        return ""
+    first = verdict.first_failure
+    said = [line.strip() for line in words.stderr if line.strip()] if words is not None and not first.exit.signal else []
+    what = words.error if words is not None and words.error else said[-1] if said else str(first)
+    return f"{first.worker}: {what}"[:_MOST_CHARS]
 
 
 def _told(words: LastWords) -> list[str]:

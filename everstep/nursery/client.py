@@ -58,6 +58,7 @@ class NurseryClient:
         self._codes: dict[int, int] = {}
         self._num_gpus: int | None = None
         self.is_gone = False
+        self.is_lost = False  # it went before we closed it, and all its forks with it
         self.pid = 0
         self.problem = ""  # why it will never be of use
 
@@ -179,7 +180,7 @@ class NurseryClient:
         try:
             received = receive_packet(self._line, KINDS, timeout_s)
         except EOFError:
-            self.is_gone = True
+            self.is_gone = self.is_lost = True
             return False
         if received is not None:
             self._note(*received)

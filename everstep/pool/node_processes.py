@@ -29,7 +29,7 @@ class TrialProcess:
     @property
     def is_bereft(self) -> bool:
         """Whether it died with the process that it was a fork of."""
-        return self.parent is not None and self.parent.is_gone
+        return self.parent is not None and self.parent.is_lost
 
 
 class NodeProcesses:

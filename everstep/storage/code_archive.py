@@ -155,9 +155,14 @@ def read_from(folder: str, sha256: str) -> bytes:
     return data
 
 
+def folder_name(sha256: str) -> str:
+    """Of the unpacked code."""
+    return f"code-{sha256[:16]}"
+
+
 def unpacked(sha256: str, into: Path) -> Path | None:
     """The folder that it was unpacked to before, if it was."""
-    folder = into / f"code-{sha256[:16]}"
+    folder = into / folder_name(sha256)
     return folder if folder.is_dir() else None
 
 
@@ -166,7 +171,7 @@ def unpack(data: bytes, sha256: str, into: Path) -> Path:
     if (there := unpacked(sha256, into)) is not None:
         return there
     _check_sum(data, sha256)
-    target = into / f"code-{sha256[:16]}"
+    target = into / folder_name(sha256)
     aside = Path(tempfile.mkdtemp(prefix=".code-", dir=private_file.make_folder(into)))
     try:
         _extract(data, aside, MAX_BYTES)

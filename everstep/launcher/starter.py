@@ -39,8 +39,10 @@ class Starter:
         *,
         keep_warm_s: float = 0.0,
         keeps_control: bool = True,
+        kind: str = WORKERS,
     ) -> None:
         self._env, self._keep_warm_s, self._keeps_control = dict(env), keep_warm_s, keeps_control
+        self._kind = kind
         self._nursery = nursery
         self._parent: NurseryClient | None = None
         self._num_nurseries = 1
@@ -59,14 +61,15 @@ class Starter:
         outer: Mapping[str, str],
         keep_warm_s: float = 0.0,
         keeps_control: bool = True,
+        kind: str = WORKERS,
     ) -> Starter:
-        """`keeps_control`: what is kept warm is also a process for the next run's coordinator."""
+        """`keeps_control`: what is kept warm is also a process for the next run's coordinator. `kind`: of nursery."""
         env = nursery_environment(outer, num_workers)
         if not _can_have_nursery(command, outer):
             return cls(env, None)
-        nursery = _warm_nursery(env, WORKERS, may_start=keep_warm_s > 0, idle_s=keep_warm_s)
-        nursery = nursery or NurseryClient.start(env)
-        return cls(env, nursery, keep_warm_s=keep_warm_s, keeps_control=keeps_control)
+        nursery = _warm_nursery(env, kind, may_start=keep_warm_s > 0, idle_s=keep_warm_s)
+        nursery = nursery or NurseryClient.start(env, kind)
+        return cls(env, nursery, keep_warm_s=keep_warm_s, keeps_control=keeps_control, kind=kind)
 
     @property
     def nursery_pid(self) -> int | None:
@@ -190,7 +193,7 @@ class Starter:
     def _make_another(self) -> None:
         if self._loop is not None and self._num_nurseries < _MAX_NURSERIES:
             self._num_nurseries += 1
-            self._nursery = NurseryClient.start(self._env)
+            self._nursery = NurseryClient.start(self._env, self._kind)
             self._loop.watch(self._nursery, self._hear)
 
 

@@ -53,7 +53,8 @@ def last_line(verdict: Verdict, words: LastWords | None) -> str:
     if verdict.is_good or verdict.was_interrupted or verdict.first_failure is None:
         return ""
     first = verdict.first_failure
-    said = [line.strip() for line in words.stderr if line.strip()] if words is not None and not first.exit.signal else []
+    is_told = words is not None and not first.exit.signal  # a signal comes after any words
+    said = [line.strip() for line in words.stderr if line.strip()] if words is not None and is_told else []
     what = words.error if words is not None and words.error else said[-1] if said else str(first)
     return f"{first.worker}: {what}"[:_MOST_CHARS]
 

@@ -31,7 +31,8 @@ from everstep.nursery.messages import (
 )
 from everstep.process import Child, ending_code, program_command
 
-WORKERS, CONTROL, NODES = "workers", "control", "nodes"  # what a nursery's forks will be: what it has imported
+# What a nursery's forks will be: what it has imported.
+WORKERS, TRIALS, CONTROL, NODES = "workers", "trials", "control", "nodes"
 _ANSWER_S = 5.0  # a fork takes milliseconds; the machine may be busy
 _END_S = 2.0  # for a nursery whose agent goes to kill its workers
 

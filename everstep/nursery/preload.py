@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from everstep import env
-from everstep.nursery.client import CONTROL, WORKERS
+from everstep.nursery.client import CONTROL, NODES, TRIALS
 from everstep.waiting import wait_until
 
 T = TypeVar("T")
@@ -35,6 +35,17 @@ _FOR_WORKERS = (
     "everstep.client.calls",
     "runpy",
     "multiprocessing.popen_fork",
+)
+# Trials are short and many: also what only some scripts need. TensorBoard imports for seconds.
+_FOR_TRIALS = (
+    "everstep.pytorch",
+    "everstep.controller",
+    "everstep.checkpoint.saver.client",
+    "everstep.storage.local",
+    "everstep.wire.page",
+    "torch.utils.tensorboard",
+    "encodings.cp437",
+    "encodings.idna",
 )
 _FOR_CONTROL = (
     "everstep.cli.main",
@@ -53,11 +64,12 @@ _ENDING_S = 1.0  # for threads that end with a fork
 def preload(kind: str) -> str:
     """Import; why this process must not be forked, "" if it may."""
     before = _open_descriptors()
-    if kind != WORKERS:
+    if kind in (CONTROL, NODES):
         _import(_FOR_CONTROL if kind == CONTROL else _FOR_NODES)
     else:
         _import(_FOR_WORKERS)
         _import(_learn())
+        _import(_FOR_TRIALS if kind == TRIALS else ())
     _close(_open_descriptors() - before)
     return _problem()
 

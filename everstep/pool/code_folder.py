@@ -1,7 +1,7 @@
 """The code of trials on a node: fetched and unpacked once by its digest, and a working folder for each trial.
 
 A trial works in a folder of its own with links to the files of its code, so that what one trial writes is not in the
-way of another. What was not used for long is removed: code is fetched again, to the place that links point to."""
+way of another. Old code and folders are removed; code is fetched again to the place that links point to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def code_folder(digest: str, cache: Path, fetch: Callable[[], bytes]) -> Path:
     with private_file.locked(cache / f"{digest[:16]}.lock"):
         if (there := code_archive.unpacked(digest, cache)) is not None:
             return there
-        return code_archive.unpack(fetch(), digest, cache)
+        data = fetch()
+        folder = code_archive.unpack(data, digest, cache)
+        code_archive.keep_beside(data, folder)  # each trial keeps it with its checkpoints
+        return folder
 
 
 def working_folder(code: Path, folder: Path) -> Path:
@@ -64,4 +67,4 @@ def prune(folder: Path, now: float, *, digests: Collection[str], trials: Collect
 def _remove_old(folder: Path, before: float, in_use: Collection[str]) -> None:
     for each in folder.iterdir() if folder.is_dir() else ():
         if each.is_dir() and each.name not in in_use and each.stat().st_mtime < before:
-            shutil.rmtree(each, ignore_errors=True)
+            code_archive.remove(each)

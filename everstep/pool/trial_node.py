@@ -30,8 +30,10 @@ from everstep.launcher.printed_results import PrintedResults
 from everstep.launcher.shown_streams import Shown
 from everstep.launcher.spare_saver import SpareSaver
 from everstep.launcher.starter import Starter
+from everstep.nursery.client import TRIALS
+from everstep.pool import code_folder as folders
 from everstep.pool.arg_templates import fill
-from everstep.pool.code_folder import CODE, TRIALS, code_folder, remove_unused, working_folder
+from everstep.pool.code_folder import code_folder, remove_unused, working_folder
 from everstep.retry import patiently
 from everstep.search.config import read_searcher
 from everstep.storage import private_file
@@ -101,7 +103,9 @@ def _run(told: TrialOrder, given: wire.AssignmentOrder, folder: Path) -> int:
     outer = env.everything()
     with (
         SpareSaver() as spare,  # first: it must hold nothing of what comes after
-        Starter.open(command, num_workers=1, outer=outer, keep_warm_s=KEEP_WARM_S, keeps_control=False) as starter,
+        Starter.open(
+            command, num_workers=1, outer=outer, keep_warm_s=KEEP_WARM_S, keeps_control=False, kind=TRIALS
+        ) as starter,
     ):
         starter.spare_saver = spare
         token = Path(told.token_file)
@@ -194,8 +198,8 @@ def _enter(told: TrialOrder, given: wire.AssignmentOrder, order: NodeOrder) -> P
         with Coordinator(told.url, env.read_token(Path(told.token_file)), given.job, answer_s=_FETCH_S) as coordinator:
             return patiently(lambda: coordinator.code(order.code), env.coordinator_deadline_s())
 
-    code = code_folder(order.code, Path(told.pool_folder) / CODE, fetch)
-    working = working_folder(code, Path(told.pool_folder) / TRIALS / (given.key or given.job))
+    code = code_folder(order.code, Path(told.pool_folder) / folders.CODE, fetch)
+    working = working_folder(code, Path(told.pool_folder) / folders.TRIALS / (given.key or given.job))
     _change_to(working)
     return working
 

@@ -184,6 +184,33 @@ def unpack(data: bytes, sha256: str, into: Path) -> Path:
     return target
 
 
+def keep_beside(data: bytes, folder: Path) -> None:
+    """The tarball of unpacked code, for `archive_of`."""
+    private_file.write(_beside(folder), data)
+
+
+def archive_of(folder: Path) -> Code | None:
+    """What the folder was unpacked from, if that was kept. The folder's name says which tarball it is of."""
+    try:
+        data = _beside(folder).read_bytes()
+    except OSError:
+        return None
+    sha256 = hashlib.sha256(data).hexdigest()
+    if folder.name != folder_name(sha256):
+        return None
+    return Code(sha256=sha256, data=data, files=find_code(folder))
+
+
+def remove(folder: Path) -> None:
+    """Unpacked code, and what was kept beside it."""
+    _beside(folder).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.tar.gz")
+
+
 def extract(data: bytes, sha256: str, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
     """Write the files into an empty folder. PermanentError if the tarball is damaged, too large or leads outside."""
     _check_sum(data, sha256)

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from everstep.checkpoint.code_snapshot import take_snapshot
 from everstep.pool.code_folder import (
     CODE,
     CODE_S,
@@ -50,6 +51,17 @@ def test_what_a_trial_writes_is_in_its_own_folder(tmp_path: Path) -> None:
     assert not (second / "log").exists()
     assert not (second / "models/weights").exists()
     assert not (shared / "models/weights").exists()
+
+
+def test_a_snapshot_of_the_code_is_the_tarball_that_it_came_in(tmp_path: Path) -> None:
+    code = packed(tmp_path / "code")
+    shared = code_folder(code.sha256, tmp_path / "cache", lambda: code.data)
+    assert take_snapshot(shared) == code
+    mine = tmp_path / "code-0123456789abcdef"
+    shared.rename(mine)
+    code_archive.keep_beside(b"another", mine)
+    (mine / "more.py").touch()
+    assert "more.py" in take_snapshot(mine).files.taken, "a file that happens to lie beside it"
 
 
 def test_a_folder_stays_only_if_the_trial_left_something_in_it(tmp_path: Path) -> None:

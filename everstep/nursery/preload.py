@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from everstep import env
 from everstep.nursery.client import CONTROL, NODES, TRIALS
+from everstep.nursery.warm import package_stamps
 from everstep.waiting import wait_until
 
 T = TypeVar("T")
@@ -56,7 +57,14 @@ _FOR_CONTROL = (
     "uvicorn.protocols.http.auto",
     "runpy",
 )
-_FOR_NODES = ("everstep.cli.main", "everstep.cli.pool", "everstep.pool.trial_node", "everstep.jobs.run", "runpy")
+_FOR_NODES = (
+    "everstep.cli.main",
+    "everstep.cli.pool",
+    "everstep.pool.trial_node",
+    "everstep.jobs.run",
+    "encodings.idna",
+    "runpy",
+)
 _REHEARSAL_S = 30.0
 _ENDING_S = 1.0  # for threads that end with a fork
 
@@ -66,6 +74,8 @@ def preload(kind: str) -> str:
     before = _open_descriptors()
     if kind in (CONTROL, NODES):
         _import(_FOR_CONTROL if kind == CONTROL else _FOR_NODES)
+        if kind == NODES:
+            package_stamps()  # each of its forks looks for a nursery
     else:
         _import(_FOR_WORKERS)
         _import(_learn())

@@ -198,7 +198,13 @@ def archive_of(folder: Path) -> Code | None:
     sha256 = hashlib.sha256(data).hexdigest()
     if folder.name != folder_name(sha256):
         return None
-    return Code(sha256=sha256, data=data, files=find_code(folder))
+    names = sorted(
+        (Path(path) / name).relative_to(folder).as_posix()
+        for path, _, files in os.walk(folder)
+        for name in files
+        if os.path.basename(path) != "__pycache__"
+    )
+    return Code(sha256=sha256, data=data, files=CodeFiles(taken=tuple(names)))
 
 
 def remove(folder: Path) -> None:

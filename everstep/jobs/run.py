@@ -34,7 +34,7 @@ from everstep.launcher.node import NodeSpec
 from everstep.launcher.node_bounds import NodeBounds
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
 from everstep.launcher.starter import Starter
-from everstep.launcher.summary import LastWords, failure_line, failure_report, summary
+from everstep.launcher.summary import LastWords, failure_report, last_line, summary
 from everstep.launcher.torchrun_options import parse_ranks, parse_signals, parse_streams, parse_texts
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.page.address import show_page
@@ -230,12 +230,13 @@ def _run_node(node: NodeSpec, display: JobDisplay, starter: Starter, token: Path
 
         verdict = Agent(node, starter, say=display.say, on_worker=follow, on_end=finish).run()
     display.close()
-    _report(verdict, display, node.directory)
+    words = _last_words(node.directory / verdict.first_failure.worker) if verdict.first_failure else None
+    _report(verdict, display, words)
     run_record.update(
         node.directory,
         state=_state(verdict),
         reason=verdict.reason,
-        failure=_failure(verdict, display, node.directory),
+        error=display.masked(last_line(verdict, words)),
         exit_code=verdict.exit_code,
         num_steps=display.num_steps_done,
         elapsed_s=round(display.elapsed_s, 1),
@@ -286,19 +287,14 @@ def _state(verdict: Verdict) -> str:
     return run_record.FINISHED if verdict.is_good else run_record.FAILED
 
 
-def _report(verdict: Verdict, display: JobDisplay, directory: Path) -> None:
+def _report(verdict: Verdict, display: JobDisplay, words: LastWords | None) -> None:
     if verdict.is_good:
         lines = [summary(verdict, num_steps=display.num_steps_done, elapsed_s=display.elapsed_s, good_s=display.good_s)]
     else:
-        first = verdict.first_failure
-        lines = failure_report(verdict, _last_words(directory / first.worker) if first else None)
+        lines = failure_report(verdict, words)
     lines = [display.masked(line) for line in lines]
     Console().print(err=[line if line.startswith(" ") else f"everstep: {line}" for line in lines])
 
-
-def _failure(verdict: Verdict, display: JobDisplay, directory: Path) -> str:
-    first = verdict.first_failure
-    return display.masked(failure_line(first, _last_words(directory / first.worker))) if first else ""
 
 
 def _last_words(directory: Path) -> LastWords:

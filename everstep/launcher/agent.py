@@ -80,7 +80,8 @@ class Agent:
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(node.address)
         self._sweeper = Sweeper()
-        self._saver = SaverProcess(node.directory / f"{node.agent.replace('/', '_')}.saver", loop, say)
+        saver_path = node.directory / f"{node.agent.replace('/', '_')}.saver"
+        self._saver = SaverProcess(saver_path, loop, say, starter.spare_saver)
         self._reporter = AgentReporter(
             self._connect,
             agent=node.agent,

@@ -125,6 +125,8 @@ class PrintedResults:
                 for result in self._found(is_last=is_last):
                     kept = self._ask(partial(self._coordinator.report_result, result))
                     wish, number = kept.wish, kept.number
+                    if wish == STOP:  # a script that prints faster than this reads would never be stopped
+                        break
                 if wish == WAIT and not is_last:
                     wish = self._wait_for_decision(number)
                 if wish == STOP:

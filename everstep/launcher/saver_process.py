@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from everstep import env
 from everstep.checkpoint.saver.messages import KINDS, Said
@@ -20,6 +21,9 @@ from everstep.process import program_command, reap_detached, start_detached
 from everstep.storage import private_file
 from everstep.waiting import SAID_AFTER_S
 
+if TYPE_CHECKING:
+    from everstep.launcher.spare_saver import SpareSaver
+
 WRITE_OUT_S = 600.0  # an agent waits this long for the last states to be written; its saver continues
 _MAX_STARTS = 8  # of its process; after that, workers write for themselves
 
@@ -27,8 +31,10 @@ _MAX_STARTS = 8  # of its process; after that, workers write for themselves
 class SaverProcess:
     """Used from the agent's thread alone: `open`, then `close` when all workers are gone."""
 
-    def __init__(self, path: Path, loop: EventLoop, say: Callable[[str], None]) -> None:
-        self._path, self._loop, self._say = path, loop, say
+    def __init__(
+        self, path: Path, loop: EventLoop, say: Callable[[str], None], spare: SpareSaver | None = None
+    ) -> None:
+        self._path, self._loop, self._say, self._spare = path, loop, say, spare
         self._listener: socket.socket | None = None
         self._line: socket.socket | None = None  # to the process, if there is one
         self.pid = 0  # of its process; 0: there is none
@@ -84,6 +90,8 @@ class SaverProcess:
         assert self._listener is not None
         with theirs, private_file.append(f"{self._path}.log") as output:
             files = [self._listener.fileno(), theirs.fileno()]
+            if self._spare is not None and not self._spare.is_used:
+                return self._spare.start(env.everything(), output, files)
             command = program_command("everstep.checkpoint.saver.process", *map(str, files))
             return start_detached(command, env=env.everything(), output=output, descriptors=files)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from everstep.launcher.decisions import Verdict, WorkerEnd
 
+_MOST_CHARS = 500  # of a line
 _NUM_STDOUT_LINES = 5  # beside stderr, which says more
 
 
@@ -47,10 +48,15 @@ def failure_report(verdict: Verdict, words: LastWords | None) -> list[str]:
     return [*lines, verdict.reason if verdict.was_interrupted else f"the job failed: {verdict.reason}"]
 
 
-def failure_line(end: WorkerEnd, words: LastWords) -> str:
-    """Who failed first in one line: with the last line of its traceback, or how it ended."""
-    last = "" if end.exit.signal else next((line.strip() for line in reversed(words.stderr) if line.strip()), "")
-    return f"{end.worker}: {words.error or last or end}"
+def last_line(verdict: Verdict, words: LastWords | None) -> str:
+    """Of a failure, in one line: who failed first, and the last that it said, which usually is its exception."""
+    if verdict.is_good or verdict.was_interrupted or verdict.first_failure is None:
+        return ""
+    first = verdict.first_failure
+    is_told = words is not None and not first.exit.signal  # a signal comes after any words
+    said = [line.strip() for line in words.stderr if line.strip()] if words is not None and is_told else []
+    what = words.error if words is not None and words.error else said[-1] if said else str(first)
+    return f"{first.worker}: {what}"[:_MOST_CHARS]
 
 
 def _told(words: LastWords) -> list[str]:

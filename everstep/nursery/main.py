@@ -2,8 +2,8 @@
 
     python -u -c 'from everstep.nursery.main import main; main()' DESCRIPTOR KIND [PATH]
 
-KIND is what its forks will be: "workers"; or, without torch, "control" for the coordinator and "nodes" for the agents
-of a pool's trials.
+KIND is what its forks will be: "workers", or "trials", which have more imported; or, without torch, "control" for the
+coordinator and "nodes" for the agents of a pool's trials.
 DESCRIPTOR is either the one connection to an agent, with which the nursery ends, or with PATH a listening socket: then
 agents come and go, and the nursery ends when it has been idle for as long as the last of them asked."""
 

@@ -7,6 +7,7 @@ what runs continues. On SIGTERM and SIGINT all trials save and leave; if it is k
 from __future__ import annotations
 
 import signal
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,14 +19,16 @@ from everstep.errors import EverstepError
 from everstep.events import emit
 from everstep.ipc.event_loop import EventLoop
 from everstep.launcher.machine import gpu_names
+from everstep.pool import code_folder
 from everstep.pool.assignment_folders import AssignmentFolders
 from everstep.pool.node_processes import NodeProcesses, TrialProcess
 from everstep.pool.reporter import PoolReporter
-from everstep.pool.trial_node import TrialOrder, last_words
+from everstep.pool.trial_node import LOST, TrialOrder, last_words
 from everstep.wire.pool import AssignmentState, EndOrder, PoolOrders, PoolReport
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 KILL = "kill"
+PRUNE_S = 3600.0
 _NOT_BEGUN = -int(signal.SIGTERM)
 
 
@@ -79,6 +82,7 @@ class PoolAgent:
             try:
                 self._processes.open()
                 self._reporter.open()
+                self._prune()
                 spec = self._spec
                 emit("pool.joined", agent=spec.agent, pool=spec.pool, num_slots=spec.num_slots)
                 self._say(f"{spec.agent}: {spec.num_slots} slots in pool {spec.pool} of {spec.url}")
@@ -116,8 +120,8 @@ class PoolAgent:
     def _obey(self, orders: PoolOrders) -> None:
         before = (set(self._running), set(self._ended))
         for number in orders.confirmed:
-            if self._ended.pop(number, None) is not None:
-                self._folders.let_go(number)
+            if (ended := self._ended.pop(number, None)) is not None:
+                self._folders.let_go(number, is_failed=ended.exit_code != 0 and not ended.was_asked)
         for end in orders.end:
             self._end(end)
         named = {each.number for each in orders.run} | {each.number for each in orders.end}
@@ -164,6 +168,14 @@ class PoolAgent:
             running.was_asked = True
             running.process.child.signal(signal.SIGTERM, is_for_group=False)
 
+    def _prune(self) -> None:
+        """Now, and once in a while."""
+        orders = [each.order for each in self._running.values()]
+        digests = [str(each.order.get("code", "")) for each in orders]
+        trials = [each.key or each.job for each in orders]
+        code_folder.prune(self._spec.folder, time.time(), digests=digests, trials=trials)
+        self._loop.after(PRUNE_S, self._prune)
+
     def _bury(self, running: _Running) -> None:
         number = running.order.number
         if self._running.get(number) is not running:
@@ -172,7 +184,7 @@ class PoolAgent:
         ended = running.process.child.wait()
         assert ended is not None
         del self._running[number]
-        if running.process.is_bereft:  # the process that it was a fork of was killed: not its own failure
+        if running.process.is_bereft or ended.code == LOST:  # with the process that it was a fork of
             self._put_end(number, ended.code, was_asked=True, reason="the pool's agent lost it")
         else:
             reason = last_words(running.folder) or str(ended)

@@ -1,6 +1,7 @@
-"""The folders of assignments on a node: made for each, and removed when their ends are known, but for the newest.
+"""The folders of assignments on a node: made for each, and kept for a while after its end.
 
-What trials print is at the coordinator; these are for finding out why a trial did not even begin."""
+What trials print is at the coordinator; these are for finding out why a trial did not even begin. So those that failed
+stay longer: others do not push them out."""
 
 from __future__ import annotations
 
@@ -10,20 +11,37 @@ from pathlib import Path
 
 from everstep.storage import private_file
 
-MOST_KEPT = 20
+MOST_KEPT = 50  # of those that ended well, and of those that failed
+_FAILED = "failed"  # a file that marks them
 
 
 class AssignmentFolders:
     def __init__(self, folder: Path) -> None:
-        """Those of an earlier agent are removed: nothing runs in them."""
+        """Nothing runs in those of an earlier agent: they are among the kept ones."""
         self._folder = folder / "assignments"
-        self._done: deque[int] = deque()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._good, self._failed = deque[Path](), deque[Path]()
+        found = sorted(self._folder.glob("[0-9]*"), key=lambda each: each.stat().st_mtime)
+        for each in found:
+            self._keep(each)
 
     def make(self, number: int) -> Path:
-        return private_file.make_folder(self._folder / str(number))
+        """One of that number may be of another coordinator."""
+        folder = self._folder / str(number)
+        for kept in (self._good, self._failed):
+            if folder in kept:
+                kept.remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        return private_file.make_folder(folder)
 
-    def let_go(self, number: int) -> None:
-        self._done.append(number)
-        while len(self._done) > MOST_KEPT:
-            shutil.rmtree(self._folder / str(self._done.popleft()), ignore_errors=True)
+    def let_go(self, number: int, *, is_failed: bool) -> None:
+        folder = self._folder / str(number)
+        if folder.is_dir():
+            if is_failed:
+                (folder / _FAILED).touch()
+            self._keep(folder)
+
+    def _keep(self, folder: Path) -> None:
+        kept = self._failed if (folder / _FAILED).exists() else self._good
+        kept.append(folder)
+        while len(kept) > MOST_KEPT:
+            shutil.rmtree(kept.popleft(), ignore_errors=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from everstep import env
 from everstep.ipc.event_loop import EventLoop
 from everstep.launcher.starter import nursery_environment
-from everstep.nursery.client import NODES, WORKERS, NurseryClient, NurseryGone
+from everstep.nursery.client import NODES, TRIALS, NurseryClient, NurseryGone
 from everstep.nursery.warm import warm_nursery
 from everstep.pool.trial_node import KEEP_WARM_S
 from everstep.process import Child, own_command
@@ -29,7 +29,7 @@ class TrialProcess:
     @property
     def is_bereft(self) -> bool:
         """Whether it died with the process that it was a fork of."""
-        return self.parent is not None and self.parent.is_gone
+        return self.parent is not None and self.parent.is_lost
 
 
 class NodeProcesses:
@@ -84,6 +84,6 @@ class NodeProcesses:
         if importlib.util.find_spec("torch") is None:
             return
         outer = {"OMP_NUM_THREADS": "1", **env.everything()}
-        self._workers = warm_nursery(nursery_environment(outer, 1), WORKERS, may_start=True)
+        self._workers = warm_nursery(nursery_environment(outer, 1), TRIALS, may_start=True)
         if self._workers is not None:
             self._workers.keep_warm(KEEP_WARM_S)

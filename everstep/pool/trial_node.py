@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,14 @@ from everstep.errors import EverstepError, UsageError
 from everstep.job_file.order import NodeOrder
 from everstep.jobs.node import hidden_values, read_secret_values, run_setup
 from everstep.jobs.run import run_agent
+from everstep.launcher import run_record
 from everstep.launcher.node import NodeSpec, worker_command
 from everstep.launcher.printed_results import PrintedResults
 from everstep.launcher.shown_streams import Shown
+from everstep.launcher.spare_saver import SpareSaver
 from everstep.launcher.starter import Starter
+from everstep.nursery.client import TRIALS
+from everstep.pool import code_folder as folders
 from everstep.pool.arg_templates import fill
 from everstep.pool.code_folder import code_folder, remove_unused, working_folder
 from everstep.retry import patiently
@@ -35,7 +41,9 @@ from everstep.storage import private_file
 ORDER, END = "order.json", "end.txt"
 KEEP_WARM_S = 60.0  # the process that workers are forks of stays this long after the last trial
 FAILED = 2
+LOST = 75  # the worker died with the process that it was a fork of: not its own failure
 _FETCH_S = 300.0
+_REST_S = 10.0  # for results that the script printed last
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,11 +82,8 @@ def last_words(folder: Path) -> str:
         return (folder / END).read_text()
     except OSError:
         pass
-    try:
-        told = json.loads((folder / "run.json").read_bytes())
-        return str(told.get("failure") or told.get("reason", ""))
-    except (OSError, ValueError):
-        return ""
+    record = run_record.read(folder)
+    return (record.error or record.reason) if record is not None else ""
 
 
 def _run(told: TrialOrder, given: wire.AssignmentOrder, folder: Path) -> int:
@@ -96,7 +101,13 @@ def _run(told: TrialOrder, given: wire.AssignmentOrder, folder: Path) -> int:
         run_setup(order.setup)
     command = tuple(worker_command(order.script, list(args), is_module=order.is_module, is_program=order.is_program))
     outer = env.everything()
-    with Starter.open(command, num_workers=1, outer=outer, keep_warm_s=KEEP_WARM_S, keeps_control=False) as starter:
+    with (
+        SpareSaver() as spare,  # first: it must hold nothing of what comes after
+        Starter.open(
+            command, num_workers=1, outer=outer, keep_warm_s=KEEP_WARM_S, keeps_control=False, kind=TRIALS
+        ) as starter,
+    ):
+        starter.spare_saver = spare
         token = Path(told.token_file)
         node = NodeSpec(
             job=given.job,
@@ -111,29 +122,40 @@ def _run(told: TrialOrder, given: wire.AssignmentOrder, folder: Path) -> int:
             heartbeat_s=float(given.policy.get("heartbeat_s", 1.0)),
             hidden=hidden_values(order, lambda line: None),
         )
-        code = _run_agent(node, starter, given)
+        with _printed_results(told, given, folder) as printed:
+            code = run_agent(node, starter, token, shown=Shown(is_quiet=True))
+            if printed is not None:
+                printed.close(_REST_S)
+        if code != 0 and starter.is_bereft:
+            code = LOST
     if working is not None:
         remove_unused(working)
-    return code
+    return 0 if printed is not None and printed.is_stopped else code
 
 
-def _run_agent(node: NodeSpec, starter: Starter, given: wire.AssignmentOrder) -> int:
-    """If the script's results are what it prints, they are read here; it ends when the search stops the trial."""
+@contextmanager
+def _printed_results(told: TrialOrder, given: wire.AssignmentOrder, folder: Path) -> Iterator[PrintedResults | None]:
+    """For a script that knows nothing of its trial. The search's word to stop is a SIGTERM to this process: its agent
+    then ends the script. One that comes when the agent has ended already has nothing to end."""
+    pattern = given.config.get("metric_line")
+    if not pattern:
+        yield None
+        return
+    coordinator = Coordinator(told.url, env.read_token(Path(told.token_file)), given.job)
+    with PrintedResults(coordinator, str(pattern), folder, lambda _reason: _end_myself()) as printed:
 
-    def run() -> int:
-        return run_agent(node, starter, node.token_file, shown=Shown(is_quiet=True))
+        def end(number: int, _frame: object) -> None:
+            if not printed.is_stopped:
+                sys.exit(128 + number)
 
-    if not (pattern := given.config.get("metric_line")):
-        return run()
-    coordinator = Coordinator(node.coordinator_url, env.read_token(node.token_file), node.job)
-    with PrintedResults(coordinator, str(pattern), node.directory, _end_own_workers) as results:
-        code = run()
-        results.close(env.coordinator_deadline_s())
-        return 0 if results.is_stopped else code
+        before = signal.signal(signal.SIGTERM, end)
+        try:
+            yield printed
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
-def _end_own_workers(_reason: str) -> None:
-    """As the pool's agent does it."""
+def _end_myself() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -145,6 +167,7 @@ def trial_environment(given: wire.AssignmentOrder, folder: Path) -> dict[str, st
         "trial": given.trial,
         "trial_id": given.trial_id,
         "seed": given.seed,
+        "key": given.key,
         **_searcher(given.config),
         "warm_start": given.warm_start,
         "warm_start_uri": given.warm_start_uri,
@@ -178,9 +201,8 @@ def _enter(told: TrialOrder, given: wire.AssignmentOrder, order: NodeOrder) -> P
         with Coordinator(told.url, env.read_token(Path(told.token_file)), given.job, answer_s=_FETCH_S) as coordinator:
             return patiently(lambda: coordinator.code(order.code), env.coordinator_deadline_s())
 
-    cache = Path(told.pool_folder) / "code"
-    code = code_folder(order.code, cache, fetch)
-    working = working_folder(code, Path(told.pool_folder) / "trials" / given.job)
+    code = code_folder(order.code, Path(told.pool_folder) / folders.CODE, fetch)
+    working = working_folder(code, Path(told.pool_folder) / folders.TRIALS / (given.key or given.job))
     _change_to(working)
     return working
 

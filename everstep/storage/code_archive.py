@@ -155,9 +155,14 @@ def read_from(folder: str, sha256: str) -> bytes:
     return data
 
 
+def folder_name(sha256: str) -> str:
+    """Of the unpacked code."""
+    return f"code-{sha256[:16]}"
+
+
 def unpacked(sha256: str, into: Path) -> Path | None:
     """The folder that it was unpacked to before, if it was."""
-    folder = into / f"code-{sha256[:16]}"
+    folder = into / folder_name(sha256)
     return folder if folder.is_dir() else None
 
 
@@ -166,7 +171,7 @@ def unpack(data: bytes, sha256: str, into: Path) -> Path:
     if (there := unpacked(sha256, into)) is not None:
         return there
     _check_sum(data, sha256)
-    target = into / f"code-{sha256[:16]}"
+    target = into / folder_name(sha256)
     aside = Path(tempfile.mkdtemp(prefix=".code-", dir=private_file.make_folder(into)))
     try:
         _extract(data, aside, MAX_BYTES)
@@ -177,6 +182,39 @@ def unpack(data: bytes, sha256: str, into: Path) -> Path:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
+
+
+def keep_beside(data: bytes, folder: Path) -> None:
+    """The tarball of unpacked code, for `archive_of`."""
+    private_file.write(_beside(folder), data)
+
+
+def archive_of(folder: Path) -> Code | None:
+    """What the folder was unpacked from, if that was kept. The folder's name says which tarball it is of."""
+    try:
+        data = _beside(folder).read_bytes()
+    except OSError:
+        return None
+    sha256 = hashlib.sha256(data).hexdigest()
+    if folder.name != folder_name(sha256):
+        return None
+    names = sorted(
+        (Path(path) / name).relative_to(folder).as_posix()
+        for path, _, files in os.walk(folder)
+        for name in files
+        if os.path.basename(path) != "__pycache__"
+    )
+    return Code(sha256=sha256, data=data, files=CodeFiles(taken=tuple(names)))
+
+
+def remove(folder: Path) -> None:
+    """Unpacked code, and what was kept beside it."""
+    _beside(folder).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.tar.gz")
 
 
 def extract(data: bytes, sha256: str, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:

@@ -54,6 +54,7 @@ class AssignmentOrder:
     order: dict[str, Any]  # the experiment's: a NodeOrder without a job
     config: dict[str, Any]  # the experiment's file
     policy: dict[str, Any]  # of the trial's job
+    key: str = ""  # that no other trial has, of this coordinator or another: names its folders on machines
     warm_start: str = ""  # uuid of a checkpoint whose weights the trial begins with
     warm_start_uri: str = ""
     warm_start_step: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from lab.command import EVERSTEP, run, until
 from lab.pool_stage import LENGTH, PoolStage
-from lab.processes import are_gone
+from lab.processes import are_gone, nurseries_of, parent
 
 PLAIN = {"EVERSTEP_NURSERY": "off"}  # no process with torch: these scripts need none
 
@@ -29,6 +30,7 @@ def test_a_trial_runs_on_a_slot_with_its_hyperparameters_and_ends(tmp_path: Path
             assert start["hyperparameters"] == trial.hparams
             assert start["lr"] == trial.hparams["lr"]
             assert start["threads"] == "1"
+            assert start["facts"]["key"].endswith(f"-e{experiment}-t{trial.trial}")
             told = {name: start["facts"][name] for name in ("experiment", "trial_id", "seed", "metric", "unit")}
             assert told == {
                 "experiment": experiment,
@@ -120,7 +122,7 @@ def test_two_agents_share_the_trials_and_one_that_leaves_hands_its_trial_to_the_
         assert [agent.agent for agent in stage.trials.pool().agents] == ["b"]
         stage.trials.let_go()
         assert stage.trials.wait_state(experiment, "COMPLETED", "ERROR").state == "COMPLETED"
-        assert [each["trial"] for each in stage.trials.starts] == [1, 2, 1]
+        assert sorted(each["trial"] for each in stage.trials.starts) == [1, 1, 2]
         assert {each.num_restarts for each in stage.trials.trials(experiment)} == {0}
 
 
@@ -132,6 +134,30 @@ def test_a_script_that_fails_is_tried_again_as_often_as_it_may_be(tmp_path: Path
         (trial,) = stage.trials.trials(experiment)
         assert trial.state == "ERROR"
         assert len(stage.trials.starts) == 3
+
+
+def test_the_reason_of_a_failed_trial_is_the_last_line_of_its_error(tmp_path: Path) -> None:
+    with PoolStage(tmp_path, **PLAIN) as stage:
+        stage.join()
+        experiment = stage.trials.create(1, "--read", "nowhere.txt", max_restarts=0)
+        stage.trials.wait_state(experiment, "COMPLETED", "ERROR")
+        (trial,) = stage.trials.trials(experiment)
+        assert "FileNotFoundError: [Errno 2] No such file or directory: 'nowhere.txt'" in trial.reason
+
+
+@pytest.mark.parametrize("kind", ["workers", "nodes"])
+def test_a_killed_fork_server_is_no_failure_of_its_trials(tmp_path: Path, kind: str) -> None:
+    with PoolStage(tmp_path) as stage:
+        agent = stage.join()
+        experiment = stage.trials.create(1, "--hold", max_restarts=0)
+        (start,) = stage.trials.wait_starts(1)
+        server = parent(start["pid"]) if kind == "workers" else nurseries_of(agent.process.pid)[0]
+        os.kill(server, signal.SIGKILL)
+        stage.trials.wait_starts(2)
+        stage.trials.let_go()
+        assert stage.trials.wait_state(experiment, "COMPLETED", "ERROR").state == "COMPLETED"
+        (trial,) = stage.trials.trials(experiment)
+        assert trial.num_restarts == 0
 
 
 def test_an_argument_with_an_unknown_hyperparameter_fails_with_its_name(tmp_path: Path) -> None:

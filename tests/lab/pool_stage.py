@@ -31,15 +31,23 @@ class Trials:
     def __init__(self, folder: Path, connect: Callable[[], Coordinator]) -> None:
         self.folder, self._connect = folder, connect
 
-    def code(self) -> Code:
+    def code(self, script: str = "") -> Code:
         folder = self.folder / "code"
         folder.mkdir(exist_ok=True)
-        (folder / "train.py").write_text(SCRIPT.read_text())
+        (folder / "train.py").write_text(script or SCRIPT.read_text())
         return code_archive.pack(folder)
 
-    def create(self, num_trials: int = 1, *args: str, max_restarts: int = 5, **order: Any) -> int:
+    def create(
+        self,
+        num_trials: int = 1,
+        *args: str,
+        max_restarts: int = 5,
+        script: str = "",
+        config: Mapping[str, Any] | None = None,
+        **order: Any,
+    ) -> int:
         """An experiment of so many trials, each with an `lr` of its own."""
-        code = self.code()
+        code = self.code(script)
         searcher = {"name": "random", "metric": "loss", "max_trials": num_trials, "max_length": {"batches": LENGTH}}
         space = {"lr": {"type": "double", "minval": 0.1, "maxval": 1.0}, "folder": str(self.folder)}
         with self._connect() as coordinator:
@@ -50,7 +58,7 @@ class Trials:
                 hyperparameters=space,
                 max_restarts=max_restarts,
                 order={"name": "x", "script": "train.py", "args": [*ARGS, *args], "code": code.sha256, **order},
-                config={"searcher": searcher, "name": "x"},
+                config={"searcher": searcher, "name": "x", **(config or {})},
             )
             return coordinator.create_experiment(spec).experiment
 

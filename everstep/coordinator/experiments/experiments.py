@@ -346,6 +346,7 @@ class Experiments:
             trial=trial.number,
             trial_id=trial.trial_id,
             job=trial.job,
+            key=f"{self._store.identity}-{trial.job}",
             hparams=dict(trial.hparams),
             seed=trial.seed,
             order=spec.order,

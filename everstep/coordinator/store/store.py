@@ -13,6 +13,7 @@ import errno
 import fcntl
 import json
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ from everstep.coordinator.store.tables import (
     ENDED_JOBS,
     GENERATIONS,
     HOLDERS,
+    IDENTITY,
     JOBS,
     MARKS,
     OWNER,
@@ -82,7 +84,8 @@ class Store:
         try:
             with self._engine.begin() as connection:
                 bring_up_to_date(connection)
-                ENDED_JOBS.create(connection, checkfirst=True)
+                ENDED_JOBS.metadata.create_all(connection)
+                self.identity = _identity(connection)
                 self.epoch = _take(connection)
         except SQLAlchemyError as error:
             raise _not_opened(error) from None
@@ -293,6 +296,15 @@ def _find(connection: Connection, table: Table, **where: Any) -> list[dict[str, 
 def _decoded(table: Table, row: RowMapping) -> dict[str, Any]:
     columns = [each for each in table.columns if each.name != "job"]
     return {each.name: json.loads(row[each.name]) if "is_json" in each.info else row[each.name] for each in columns}
+
+
+def _identity(connection: Connection) -> str:
+    """Made once: what a trial leaves on a machine is named by it, and is not mistaken for another coordinator's."""
+    known = connection.scalar(select(IDENTITY.c.store))
+    if known is None:
+        known = uuid.uuid4().hex[:12]
+        connection.execute(insert(IDENTITY), {"store": known})
+    return str(known)
 
 
 def _take(connection: Connection) -> int:

@@ -125,5 +125,7 @@ POOL_AGENTS = Table(
     TABLES,
     *(_name("pool"), _name("agent"), _text("incarnation"), _number("num_slots"), _text("kind"), _time("seen_at")),
 )
-# Made where it is missing: an older version that finds it need not know it.
-ENDED_JOBS = Table("ended_jobs", MetaData(), _name("job"), Column("seen_at", Float, nullable=False))
+# Made where they are missing: an older version that finds them need not know them.
+_LATER = MetaData()
+ENDED_JOBS = Table("ended_jobs", _LATER, _name("job"), Column("seen_at", Float, nullable=False))
+IDENTITY = Table("identity", _LATER, _name("store"))  # one row: a name that no other store has

@@ -21,6 +21,7 @@ parser.add_argument("--folder", type=Path)
 parser.add_argument("--lr", type=float)
 parser.add_argument("--hold", action="store_true")
 parser.add_argument("--fail", action="store_true")
+parser.add_argument("--read", type=Path)
 options = parser.parse_args()
 
 trial = json.loads(os.environ["EVERSTEP_TRIAL"])
@@ -48,6 +49,8 @@ with open(options.folder / "starts.jsonl", "a") as file:
     file.write(json.dumps(start) + "\n")
 if options.fail:
     sys.exit(3)
+if options.read:
+    options.read.read_text()
 while options.hold and not (options.folder / "go").exists():
     time.sleep(0.01)
 

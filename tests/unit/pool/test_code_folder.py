@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from everstep.pool.code_folder import code_folder, remove_unused, working_folder
+from everstep.checkpoint.code_snapshot import take_snapshot
+from everstep.pool.code_folder import (
+    CODE,
+    CODE_S,
+    TRIAL_S,
+    TRIALS,
+    code_folder,
+    prune,
+    remove_unused,
+    working_folder,
+)
 from everstep.storage import code_archive
 
 
@@ -42,6 +53,18 @@ def test_what_a_trial_writes_is_in_its_own_folder(tmp_path: Path) -> None:
     assert not (shared / "models/weights").exists()
 
 
+def test_a_snapshot_of_the_code_is_the_tarball_that_it_came_in(tmp_path: Path) -> None:
+    code = packed(tmp_path / "code")
+    shared = code_folder(code.sha256, tmp_path / "cache", lambda: code.data)
+    taken = take_snapshot(shared)
+    assert (taken.data, taken.sha256, set(taken.files.taken)) == (code.data, code.sha256, set(code.files.taken))
+    mine = tmp_path / "code-0123456789abcdef"
+    shared.rename(mine)
+    code_archive.keep_beside(b"another", mine)
+    (mine / "more.py").touch()
+    assert "more.py" in take_snapshot(mine).files.taken, "a file that happens to lie beside it"
+
+
 def test_a_folder_stays_only_if_the_trial_left_something_in_it(tmp_path: Path) -> None:
     code = packed(tmp_path / "code")
     shared = code_folder(code.sha256, tmp_path / "cache", lambda: code.data)
@@ -53,3 +76,18 @@ def test_a_folder_stays_only_if_the_trial_left_something_in_it(tmp_path: Path) -
     assert working_folder(shared, used) == used
     assert (used / "log").read_text() == "1", "the next assignment finds it"
     assert (shared / "train.py").exists()
+
+
+def test_what_was_not_used_for_long_is_removed_and_code_is_fetched_again(tmp_path: Path) -> None:
+    code = packed(tmp_path / "files")
+    shared = code_folder(code.sha256, tmp_path / CODE, lambda: code.data)
+    first, second = (working_folder(shared, tmp_path / TRIALS / name) for name in ("e1-t1", "e1-t2"))
+    now = time.time()
+    prune(tmp_path, now + CODE_S + 60, digests=[code.sha256], trials=[])
+    assert shared.is_dir() and first.is_dir(), "a trial that runs uses it"
+    prune(tmp_path, now + CODE_S + 60, digests=[], trials=[])
+    assert not shared.exists() and first.is_dir()
+    assert code_folder(code.sha256, tmp_path / CODE, lambda: code.data) == shared
+    assert (working_folder(shared, first) / "train.py").read_text() == "print()"
+    prune(tmp_path, now + TRIAL_S + 60, digests=[], trials=["e1-t2"])
+    assert not first.exists() and second.is_dir()

@@ -1,6 +1,6 @@
 """A trial that learns sums, by the Trainer's loop; its last line has a digest of the weights.
 
-Each batch takes a fifth of a second until there is a file `hurry` in /data, so that a test has time to disturb it."""
+Each micro-batch takes almost half a second until there is a file `hurry` in /data, so that a test has time to disturb it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import everstep
 from everstep import pytorch
 
-NUM_BATCHES = 120
+NUM_BATCHES = 300
 
 
 class SumsTrial(pytorch.PyTorchTrial):
@@ -38,7 +38,7 @@ class SumsTrial(pytorch.PyTorchTrial):
         self.context.backward(loss)
         self.context.step_optimizer(self.optimizer)
         if not Path("/data/hurry").exists():
-            time.sleep(0.2)
+            time.sleep(0.4)
         return {"loss": loss}
 
     def evaluate_batch(self, batch: Any, batch_idx: int) -> dict[str, torch.Tensor]:
@@ -60,12 +60,12 @@ def main() -> None:
     assert info is not None
     latest = info.latest_checkpoint
     print(f"begins with {latest}", flush=True)
-    with pytorch.init(hparams=everstep.get_hparams(), exp_conf={"searcher": {"metric": "error"}}) as context:
+    with pytorch.init(hparams=everstep.get_hparams()) as context:
         trial = SumsTrial(context)
         pytorch.Trainer(trial, context).fit(
             max_length=pytorch.Batch(NUM_BATCHES),
             checkpoint_period=pytorch.Batch(10),
-            reporting_period=pytorch.Batch(10),
+            reporting_period=pytorch.Batch(25),
             latest_checkpoint=latest,
         )
         print(f"digest {trial.digest()}", flush=True)

@@ -1,6 +1,6 @@
 """A trial that learns sums, by the Trainer's loop; its last line has a digest of the weights.
 
-Each micro-batch takes almost half a second until there is a file `hurry` in /data, so that a test has time to disturb it."""
+Each micro-batch takes almost half a second until there is a file `hurry` in /data: a test has time to disturb it."""
 
 from __future__ import annotations
 

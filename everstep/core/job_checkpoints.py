@@ -35,7 +35,7 @@ def find(uuid: str) -> tuple[str, int]:
 
 
 def _ask(call: Callable[[Coordinator], wire.SavedCheckpoint]) -> wire.SavedCheckpoint | None:
-    """None: it knows of none, or this is no job."""
+    """None: it knows of none, or this is not a job."""
     url, token = env.coordinator_url(), env.token()
     if not url or not token:
         return None

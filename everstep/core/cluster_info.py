@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from everstep import env
-from everstep.checkpoint import index
+from everstep.core import job_checkpoints
 from everstep.errors import UsageError
 from everstep.record.trial import current_trial
 
@@ -59,7 +59,7 @@ class ClusterInfo:
         """The uuid of the newest whole checkpoint of this run; before there is one, of the one that its trial begins
         with. `fit` finds them without this."""
         trial = current_trial()
-        return index.latest() or (trial.warm_start or None if trial is not None else None)
+        return job_checkpoints.latest() or (trial.warm_start or None if trial is not None else None)
 
     @property
     def trial(self) -> TrialInfo:

@@ -1,6 +1,7 @@
 """A checkpoint by its UUID, wherever it was written: as a local folder with its code and, once downloaded, its state.
 
-It is found in this user's index, or else by the coordinator, which knows those of all its jobs."""
+It is found in this user's index, or else by the coordinator, which knows those of all its jobs, or else where the jobs
+that this user has submitted save theirs: so also when a job's nodes and its coordinator are gone."""
 
 from __future__ import annotations
 
@@ -15,12 +16,17 @@ from typing import Any
 from everstep import env, wire
 from everstep.checkpoint import code_snapshot, index
 from everstep.checkpoint.download import DESCRIPTION, description, fetch_state
-from everstep.errors import UNKNOWN, NoCheckpoint, Refused
+from everstep.errors import UNKNOWN, CoordinatorUnreachable, NoCheckpoint, Refused
 from everstep.experimental.session import CURRENT
+from everstep.jobs.coordinator_link import PATIENCE_S
+from everstep.jobs.find_checkpoint import find_at, find_in_jobs
 from everstep.storage import private_file
 from everstep.storage.base import Storage, open_storage
 
 log = logging.getLogger("everstep.checkpoint")
+
+_ASK_S = 15.0  # for a coordinator's restart
+_MOST_SHOWN = 8  # places in an error
 
 
 class CheckpointState(enum.Enum):
@@ -83,40 +89,76 @@ class CheckpointPath(str):
         return {} if known is None else dict(known.metrics)
 
 
-def get_checkpoint(uuid: str) -> CheckpointPath:
-    """The checkpoint with that uuid, which the training prints; NoCheckpoint if it is unknown or was deleted."""
+def get_checkpoint(uuid: str, *, uri: str | os.PathLike[str] | None = None) -> CheckpointPath:
+    """The checkpoint with that uuid, which the training prints; NoCheckpoint if it is unknown or was deleted. `uri`:
+    the place of a job's checkpoints, as in its job file, if nothing here knows where to look."""
     uuid = index.check_uuid(uuid)
-    uri, step = _find(uuid)
-    with contextlib.closing(open_storage(uri)) as storage:
+    place, step = _find(uuid) if uri is None else _find_at(os.fspath(uri), uuid)
+    with contextlib.closing(open_storage(place)) as storage:
         manifest = index.newest_of_step(storage, step, uuid).manifest
         assert manifest is not None
-        wanted = {"uuid": uuid, "uri": uri, "step": step, "code": (manifest.code or {}).get("sha256")}
+        wanted = {"uuid": uuid, "uri": place, "step": step, "code": (manifest.code or {}).get("sha256")}
         folder = env.home() / "cache" / uuid
         if description(folder) != wanted:
             _create(folder, wanted, storage, manifest.code)
-    return CheckpointPath(folder, uuid=uuid, uri=uri, step=step)
+    return CheckpointPath(folder, uuid=uuid, uri=place, step=step)
 
 
 def _find(uuid: str) -> tuple[str, int]:
+    looked = [f"{env.home() / 'checkpoints'}, for checkpoints of this machine"]
     try:
         return index.find(uuid)
     except NoCheckpoint as unknown:
-        if unknown.code != "checkpoint-uuid-unknown" or (known := _known(uuid)) is None:
+        if unknown.code != "checkpoint-uuid-unknown":
             raise
-    if "://" not in known.uri and not Path(known.uri).is_dir():
+    known = _ask(uuid, looked)
+    if known is not None and ("://" in known.uri or Path(known.uri).is_dir()):
+        return known.uri, known.step
+    if (found := find_in_jobs(uuid, looked.append)) is not None:
+        return found
+    if known is not None:
         raise NoCheckpoint(
             f"checkpoint {uuid} is in {known.uri}, on the machine that saved it (job {known.job})",
             hint="read it there, or let jobs save where all machines can read: checkpoint: {uri: s3://…}",
             code="checkpoint-elsewhere",
         )
-    return known.uri, known.step
+    raise _unknown(uuid, looked)
 
 
-def _known(uuid: str) -> wire.SavedCheckpoint | None:
+def _find_at(uri: str, uuid: str) -> tuple[str, int]:
+    looked: list[str] = []
+    if (found := find_at(uri, uuid, looked.append)) is None:
+        raise _unknown(uuid, looked)
+    return found
+
+
+def _unknown(uuid: str, looked: list[str]) -> NoCheckpoint:
+    more = f", and {len(looked) - _MOST_SHOWN} others" if len(looked) > _MOST_SHOWN else ""
+    return NoCheckpoint(
+        f"unknown checkpoint {uuid}. Looked in: {'; '.join(looked[:_MOST_SHOWN])}{more}",
+        hint=f'give the place of its job\'s checkpoints, get_checkpoint(uuid, uri="s3://bucket/prefix"), or name the '
+        f"coordinator that knows it: {env.COORDINATOR}, or client.login",
+        code="checkpoint-uuid-unknown",
+    )
+
+
+def _ask(uuid: str, looked: list[str]) -> wire.SavedCheckpoint | None:
+    where = CURRENT.url or "this machine's coordinator"
+    try:
+        known = _known(uuid, patience_s=_ASK_S)
+    except CoordinatorUnreachable as error:  # it may have ended with its job
+        looked.append(f"{where} ({error.message})")
+        return None
+    if known is None and CURRENT.has_coordinator:
+        looked.append(where)
+    return known
+
+
+def _known(uuid: str, *, patience_s: float = PATIENCE_S) -> wire.SavedCheckpoint | None:
     if not CURRENT.has_coordinator:
         return None
     try:
-        return CURRENT.link(lambda coordinator: coordinator.checkpoint(uuid))
+        return CURRENT.link(lambda coordinator: coordinator.checkpoint(uuid), patience_s=patience_s)
     except Refused as refused:
         if refused.status != UNKNOWN:
             raise

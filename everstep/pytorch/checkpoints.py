@@ -19,6 +19,7 @@ from everstep.checkpoint import index
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.checkpoint.code_snapshot import take_snapshot
 from everstep.checkpoint.download import has_state
+from everstep.core import job_checkpoints
 from everstep.core.distributed import EngineContext
 from everstep.core.import_path import import_from_path
 from everstep.engine.fixed_world import LoneMembership
@@ -201,7 +202,7 @@ def load_same(uuid: str, uri: str, step: int) -> dict[str, Any] | None:
 def load_weights(uuid: str, uri: str, step: int, context: PyTorchTrialContext) -> None:
     """Those of another run's checkpoint, and nothing else of it. `uri`: its place, if it is known here."""
     if not uri:
-        uri, step = index.find(uuid)
+        uri, step = job_checkpoints.find(uuid)
     with Checkpointer(uri) as checkpointer:
         state = checkpointer.load(step)
     name = f"checkpoint {uuid}"

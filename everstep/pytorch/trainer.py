@@ -11,6 +11,7 @@ from typing import Any
 from everstep import env
 from everstep.checkpoint import index
 from everstep.checkpoint.checkpointer import Checkpointer
+from everstep.core import job_checkpoints
 from everstep.data.loader import DataLoader
 from everstep.engine.arguments import check_kind
 from everstep.errors import UsageError
@@ -206,7 +207,7 @@ class Trainer:
         return None, None
 
     def _load_named(self, latest_checkpoint: str) -> tuple[dict[str, Any], str]:
-        uri, step = index.find(latest_checkpoint)
+        uri, step = job_checkpoints.find(latest_checkpoint)
         with Checkpointer(uri) as checkpointer:
             state: dict[str, Any] = checkpointer.load(step)
         check_format(state, f"checkpoint {latest_checkpoint}")

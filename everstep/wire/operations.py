@@ -384,6 +384,10 @@ class Operations:
     def checkpoint(self, uuid: PathName) -> wire.SavedCheckpoint:
         """Find a checkpoint of any job by its UUID."""
 
+    @operation("GET", f"{_JOB}/checkpoints/latest", READ_ONLY)
+    def latest_checkpoint(self) -> wire.SavedCheckpoint:
+        """Find the checkpoint that this job has reported last."""
+
     @operation("POST", f"{_JOB}/checkpoints", WORKER)
     def report_checkpoint(self, message: wire.CheckpointReport) -> None:
         """Worker: a checkpoint has become durable."""

@@ -98,6 +98,10 @@ async def checkpoint(call: HttpCall, uuid: str) -> wire.SavedCheckpoint:
     return await call.service.checkpoints.view(uuid)
 
 
+async def latest_checkpoint(call: HttpCall) -> wire.SavedCheckpoint:
+    return await call.service.checkpoints.latest(call.job_name)
+
+
 async def report_checkpoint(call: HttpCall, message: wire.CheckpointReport) -> None:
     await call.service.checkpoints.report(call.job_name, message)
 

@@ -16,6 +16,7 @@ from everstep.coordinator.store.experiment_rows import (
     Changes,
     read_checkpoint,
     read_checkpoints,
+    read_latest_checkpoint,
     read_lent,
     read_trial_key,
     write_changes,
@@ -52,6 +53,12 @@ class CheckpointRecords:
 
     async def view(self, uuid: str) -> wire.SavedCheckpoint:
         return checkpoint_view(await self._find(uuid))
+
+    async def latest(self, job: str) -> wire.SavedCheckpoint:
+        found = await self._reader.read(lambda connection: read_latest_checkpoint(connection, job))
+        if found is None:
+            raise Refused(f"job {job} has reported no checkpoint", status=UNKNOWN, code="checkpoint-unknown")
+        return checkpoint_view(found)
 
     async def of_experiment(self, number: int, start: int, limit: int, sort: str) -> wire.CheckpointList:
         facts = await self._experiments.facts(number)

@@ -166,6 +166,15 @@ def read_checkpoints(connection: Connection, experiment: int, trial: int | None 
     return sorted((CheckpointRecord(**row) for row in rows), key=lambda each: (each.trial, each.generation, each.step))
 
 
+def read_latest_checkpoint(connection: Connection, job: str) -> CheckpointRecord | None:
+    """That the job has reported last, of those that were not deleted."""
+    columns = CHECKPOINTS.c
+    is_there = (columns.job == job) & (columns.state != DELETED)
+    newest = select(columns.uuid).where(is_there).order_by(columns.created_at.desc(), columns.step.desc()).limit(1)
+    uuid = connection.scalar(newest)
+    return None if uuid is None else read_checkpoint(connection, uuid)
+
+
 def mark_deleted(connection: Connection, uuids: Iterable[str]) -> None:
     for uuid in uuids:
         connection.execute(update(CHECKPOINTS).where(CHECKPOINTS.c.uuid == uuid).values(state=DELETED))

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import everstep
 from everstep import wire
+from everstep.checkpoint.index import checkpoint_uuid
 from everstep.client.calls import Coordinator
-from everstep.errors import Refused
+from everstep.core import job_checkpoints
+from everstep.core.cluster_info import get_cluster_info
+from everstep.errors import NoCheckpoint, Refused
 from lab.command import until
 from lab.experiments import ToyTrials, spec
 
@@ -54,6 +58,25 @@ def test_a_checkpoint_of_any_job_is_found_by_its_uuid(people):
         *("s3://b/x", 5, people.job, 0, 0, None),
     )
     assert (found.metrics, found.num_bytes, found.state) == ({"loss": "nan"}, 7, "COMPLETED")
+
+
+def test_a_node_that_has_just_come_learns_the_jobs_latest_checkpoint(
+    people, server_on_each_store, tmp_path, monkeypatch
+):
+    people.create_job(wire.JobSpec())
+    for name, value in {"COORDINATOR": people.url, "TOKEN": server_on_each_store.token, "JOB": people.job}.items():
+        monkeypatch.setenv(f"EVERSTEP_{name}", value)
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path / "home"))
+    assert get_cluster_info().latest_checkpoint is None
+    with everstep.Checkpointer(tmp_path / "ckpt") as checkpointer:
+        for step in (5, 10):
+            checkpointer.save(step, {"weight": 1.0}, wait=True)
+    first, last = (checkpoint_uuid(tmp_path / "ckpt", step) for step in (5, 10))
+    people.report_checkpoint(wire.CheckpointReport(uuid=first, uri=str(tmp_path / "ckpt"), step=5))
+    assert job_checkpoints.find(first) == (str(tmp_path / "ckpt"), 5)
+    assert get_cluster_info().latest_checkpoint == last  # its report may still be on the way
+    with pytest.raises(NoCheckpoint):
+        job_checkpoints.find(str(uuid.uuid4()))
 
 
 def test_a_trial_knows_its_best_and_its_latest_checkpoint(people, toy_of, tmp_path):

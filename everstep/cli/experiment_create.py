@@ -17,6 +17,7 @@ from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.pool.machine_kind import num_slots
 from everstep.settings import setting
+from everstep.storage.code_archive import IGNORE_FILE, LARGE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,8 @@ def create(options: CreateOptions) -> int:
             click.echo(local_line())
         for note in (*prepared.notes, f"code: {prepared.code.files.summary}"):
             say(note)
+        if (size := len(prepared.code.data)) > LARGE_BYTES:
+            say(f"the code is {size >> 20} MiB as a tarball: does it contain data? List it in {IGNORE_FILE}")
         if not link.is_local or options.test_mode:
             view = experiments.create(link, prepared)
             click.echo(f"Created experiment {view.experiment}")

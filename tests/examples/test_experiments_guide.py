@@ -31,7 +31,7 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
     assert len(re.findall(r"COMPLETED: .* of 12 at 8 batches; the best 3 continue", said)) == 9
     assert len(re.findall(r"COMPLETED: .* of [34] at 32 batches; the best 1 continue", said)) == 5
     assert re.search(r"^best: trial 12, validation_loss 0\.", said, re.MULTILINE)
-    (best,) = (tmp_path / "examples" / "experiments" / "best").iterdir()
+    (best,) = (tmp_path / "examples" / "experiments" / "best").glob("*-*")
     assert {"checkpoint.json", "code"} <= {each.name for each in best.iterdir()}
 
 

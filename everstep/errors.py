@@ -57,10 +57,18 @@ class Refused(PermanentError):
     """The coordinator said no (4xx) and changed nothing."""
 
     def __init__(
-        self, message: str, *, status: int = CONFLICT, hint: str | None = None, wait_s: float = 0.0, code: str = ""
+        self,
+        message: str,
+        *,
+        status: int = CONFLICT,
+        hint: str | None = None,
+        wait_s: float = 0.0,
+        code: str = "",
+        sentence: str = "",
     ) -> None:
         super().__init__(message, hint=hint, code=code)
         self.status = status
+        self.sentence = sentence or message  # the coordinator's own, without the call
         self.wait_s = wait_s  # it may accept after this time
 
 

@@ -7,7 +7,7 @@ import click
 from everstep.cli.lazy_group import LazyGroup
 
 _COMMANDS = {  # name: (module, one line for --help; "" hides it)
-    "create": ("experiment_create", "Create an experiment, and on this machine, show it until it ends."),
+    "create": ("experiment_create", "Create an experiment; a local one is shown until it ends."),
     "preview": ("experiment_preview", "Show how many trials train how long, before anything starts."),
     "list": ("experiment_show", "List experiments."),
     "describe": ("experiment_show", "Show an experiment: its state, best result and trials."),
@@ -17,19 +17,19 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "list-checkpoints": ("experiment_show", "List the checkpoints of an experiment (short: lc)."),
     "download": ("experiment_files", "Download the best checkpoints of an experiment."),
     "download-model-def": ("experiment_files", "Download the code of an experiment."),
-    "pause": ("experiment_verbs", "Pause an experiment: its trials save, and give back their slots."),
+    "pause": ("experiment_verbs", "Pause an experiment: its trials save and free their slots."),
     "activate": ("experiment_verbs", "Continue a paused experiment."),
     "cancel": ("experiment_verbs", "End an experiment; its trials save first."),
     "kill": ("experiment_verbs", "End an experiment at once."),
-    "continue": ("experiment_create", "Continue an experiment that is over, with its best weights, as a new one."),
+    "continue": ("experiment_create", "Start a new experiment from the best weights of one that is over."),
     "fork": ("experiment_create", "Create an experiment with the file and code of another one."),
-    "archive": ("experiment_verbs", "Hide an experiment that is over from the list."),
+    "archive": ("experiment_verbs", "Hide an experiment from the list once it is over."),
     "unarchive": ("experiment_verbs", "Show an archived experiment again."),
     "delete": ("experiment_verbs", "Delete an experiment and its checkpoints."),
     "wait": ("experiment_verbs", "Wait until an experiment is over."),
     "verify": ("experiment_verify", "Train a trial again, and compare its weights bit for bit."),
     "label": ("experiment_verbs", "Add or remove a label."),
-    "set": ("experiment_verbs", "Set the name, description, notes, or checkpoints to keep."),
+    "set": ("experiment_verbs", "Set the name, description, notes, or which checkpoints to keep."),
     "lt": ("experiment_show", ""),
     "lc": ("experiment_show", ""),
     "unpause": ("experiment_verbs", ""),
@@ -38,7 +38,7 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
 
 @click.group(cls=LazyGroup, table=_COMMANDS, no_args_is_help=True)
 def experiment() -> None:
-    """Search for hyperparameters."""
+    """Run experiments: many trials from one file, to find the best hyperparameters."""
 
 
 COMMANDS = {"experiment": experiment, "e": experiment}

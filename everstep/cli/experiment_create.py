@@ -17,16 +17,17 @@ from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.pool.machine_kind import num_slots
 from everstep.settings import setting
+from everstep.storage.code_archive import IGNORE_FILE, LARGE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreateOptions(ExperimentsOptions):
-    config_file: Path = setting(..., "The experiment's file, Determined's or ours", is_argument=True, metavar="CONFIG")
+    config_file: Path = setting(..., "The experiment file, Determined's or Everstep's", is_argument=True, metavar="CONFIG")
     model_dir: Path | None = setting(
         None, "Folder with the code; without it, only what --include names", is_argument=True, metavar="[MODEL_DIR]"
     )
     include: tuple[Path, ...] = setting(
-        (), "Another file or folder to put beside the code; repeatable", also=("-i",), metavar="PATH"
+        (), "Another file or folder to add to the code; repeatable", also=("-i",), metavar="PATH"
     )
     config: tuple[str, ...] = setting(
         (), "Change a key, such as searcher.max_trials=4; repeatable", metavar="KEY=VALUE"
@@ -35,15 +36,15 @@ class CreateOptions(ExperimentsOptions):
         False, "One trial with one batch, one validation, and one checkpoint", also=("--test", "-t")
     )
     local: bool = setting(
-        False, "On this machine, whatever the environment says; with --test, in this terminal alone, without a pool"
+        False, "Run on this machine, even if the environment names a coordinator; with --test, run in this terminal, without a pool"
     )
     follow_first_trial: bool = setting(False, "Print the output of the first trial until it ends", also=("-f",))
-    paused: bool = setting(False, "Create it, and start nothing")
+    paused: bool = setting(False, "Create it without starting it")
 
 
 @command(CreateOptions, name="create", no_args_is_help=True)
 def create(options: CreateOptions) -> int:
-    """Create an experiment. Without a coordinator it runs on this machine, and this command shows it until it ends.
+    """Create an experiment. Without a coordinator, it runs on this machine, and this command shows it until it ends.
 
     Ctrl-C pauses a local experiment. `everstep e activate ID`, or the same command again, continues it exactly."""
     prepared = experiments.prepare(
@@ -63,6 +64,8 @@ def create(options: CreateOptions) -> int:
             click.echo(local_line())
         for note in (*prepared.notes, f"code: {prepared.code.files.summary}"):
             say(note)
+        if (size := len(prepared.code.data)) > LARGE_BYTES:
+            say(f"the code is {size >> 20} MiB as a tarball: does it contain data? List it in {IGNORE_FILE}")
         if not link.is_local or options.test_mode:
             view = experiments.create(link, prepared)
             click.echo(f"Created experiment {view.experiment}")
@@ -78,7 +81,7 @@ def create(options: CreateOptions) -> int:
 def local_line() -> str:
     number = num_slots(env.value(env.LOCAL_SLOTS) or "auto")
     slots = f"{number} slot{'s' * (number != 1)} on this machine"
-    return f"local: {slots}; --coordinator URL, EVERSTEP_COORDINATOR or DET_MASTER use a cluster's"
+    return f"local: {slots}; --coordinator URL, EVERSTEP_COORDINATOR or DET_MASTER select a cluster"
 
 
 def _shown(link: CoordinatorLink, experiment: int, options: CreateOptions) -> int:
@@ -107,21 +110,21 @@ class AgainOptions(ExperimentOptions):
     )
     config_file: Path | None = setting(None, "File whose keys replace those of the old file", metavar="FILE")
     follow_first_trial: bool = setting(False, "Print the output of the first trial until it ends", also=("-f",))
-    paused: bool = setting(False, "Create it, and start nothing")
+    paused: bool = setting(False, "Create it without starting it")
 
 
 @command(AgainOptions, name="fork", no_args_is_help=True)
 def fork(options: AgainOptions) -> int:
-    """Create an experiment with the file and code of another one, but for the given changes."""
+    """Create an experiment with the file and code of another one, with the given changes."""
     with link_of(options) as link:
         return _again(link, experiments.fork_of(link, options.experiment, options.config, _content(options)), options)
 
 
 @command(AgainOptions, name="continue", no_args_is_help=True)
 def continue_(options: AgainOptions) -> int:
-    """Continue an experiment that is over, as a new one: its trials begin with the weights of its best trial.
+    """Start a new experiment from one that is over: its trials begin with the weights of the best trial.
 
-    Only weights are taken over: optimizers and the position in the data start again. To continue a paused experiment
+    Only the weights are kept: optimizers and the position in the data start over. To continue a paused experiment
     exactly, use `everstep e activate`."""
     with link_of(options) as link:
         spec, trial = experiments.continued(link, options.experiment, options.config, _content(options))

@@ -64,10 +64,18 @@ def download(options: DownloadOptions) -> None:
         )
     if options.coordinator is not None:
         CURRENT.login(options.coordinator, options.token_file)
+    _keep_out_of_code(options.output_dir)
     for each in best:
         path = get_checkpoint(each.uuid).download(options.output_dir / each.uuid)
         say(f"trial {each.trial}, step {each.step}")
         click.echo(str(path))
+
+
+def _keep_out_of_code(folder: Path) -> None:
+    """A new folder ignores itself, so that the next experiment of this code does not pack it."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        (folder / ".gitignore").write_text("*\n")
 
 
 @command(CodeOptions, name="download-model-def", no_args_is_help=True)

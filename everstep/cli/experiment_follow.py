@@ -19,17 +19,21 @@ from rich.text import Text
 
 from everstep import env, wire
 from everstep.cli.experiment_table import ExperimentFacts, changes, ending, guess_left_s, render
+from everstep.cli.logs import shown_line
 from everstep.cli.options import say
+from everstep.cli.printable import printable
 from everstep.errors import Refused
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
-from everstep.wire.experiments import COMPLETED, ENDED, PAUSED
+from everstep.jobs.trial_log import trial_lines
+from everstep.wire.experiments import COMPLETED, ENDED, ERROR, PAUSED
 
 POOL = "default"
 _LOOK_S = 0.5
 _TRIALS_S = 2.0  # with very many trials, their table is not read more often
 _FEW_TRIALS = 200
 _PAUSE_S = 60.0  # for trials to save
+_LAST_LINES = 12
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -74,7 +78,19 @@ def follow(link: CoordinatorLink, experiment: int) -> int:
 def print_end(link: CoordinatorLink, facts: ExperimentFacts) -> int:
     for line in ending(facts, _checkpoint_of(link, facts.view)):
         click.echo(line)
+    _print_failure(link, facts)
     return exit_code(facts.view)
+
+
+def _print_failure(link: CoordinatorLink, facts: ExperimentFacts) -> None:
+    """The last lines of the first trial that failed: they usually say why."""
+    failed = next((each for each in facts.trials if each.state == ERROR), None)
+    if failed is None:
+        return
+    click.echo(f"trial {failed.trial} failed: {printable(failed.reason)}")
+    for line in trial_lines(link, failed.experiment, failed.trial, tail=_LAST_LINES):
+        click.echo(f"  {shown_line(line, is_one=True, has_time=False)}")
+    click.echo(f"all of its output: everstep e logs {failed.experiment} --trial {failed.trial}")
 
 
 def exit_code(view: wire.ExperimentView) -> int:

@@ -8,21 +8,38 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from everstep.cli.experiment_link import ExperimentsOptions, link_of
 from everstep.cli.options import command
 from everstep.cli.tables import print_json, table
 from everstep.job_file.search_sections import read_search
-from everstep.search.preview import FULL, Preview, preview
+from everstep.search.preview import FULL, Preview, measured_unit_s, preview
 from everstep.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreviewOptions:
-    file: Path = setting(..., "A job file, or Determined's experiment file", is_argument=True, metavar="FILE")
+class PreviewOptions(ExperimentsOptions):
+    file: Path = setting(..., "A job file, or Determined's experiment file", is_argument=True, metavar="CONFIG")
+    model_dir: Path | None = setting(
+        None,
+        "Folder with the code; if trials have run it before, the time is estimated from theirs",
+        is_argument=True,
+        metavar="[MODEL_DIR]",
+    )
+    include: tuple[Path, ...] = setting(
+        (), "Another file or folder that belongs to the code; repeatable", also=("-i",), metavar="PATH"
+    )
     changes: tuple[str, ...] = setting(
-        (), "Change a key, such as searcher.max_trials=64; repeatable", option="--set", metavar="KEY=VALUE"
+        (),
+        "Change a key, such as searcher.max_trials=64; repeatable",
+        option="--config",
+        also=("--set",),
+        metavar="KEY=VALUE",
     )
     batch_s: float | None = setting(
-        None, "Time for one batch (or epoch, as max_length counts) on one slot", metavar="SECONDS", above=0
+        None,
+        "Time for one batch (or epoch, as max_length counts) on one slot; default: as in earlier trials of MODEL_DIR",
+        metavar="SECONDS",
+        above=0,
     )
     slots: int = setting(1, "Number of slots", metavar="N", least=1)
     json: bool = setting(False, "Print JSON instead of a table")
@@ -30,9 +47,12 @@ class PreviewOptions:
 
 @command(PreviewOptions, name="preview")
 def preview_search(options: PreviewOptions) -> None:
-    """Show how many trials train how long, slot-hours and time, before anything starts."""
+    """Show how many trials train how long, and what it takes in slot-hours and time, before anything starts.
+
+    The time comes from --batch-s, or from earlier trials of the code in MODEL_DIR."""
     config, space = read_search(options.file, options.changes)
-    found = preview(config, space, batch_s=options.batch_s, num_slots=options.slots)
+    unit_s = options.batch_s or _measured(options, config.unit)
+    found = preview(config, space, batch_s=unit_s, num_slots=options.slots)
     if options.json:
         print_json(found.as_plain())
         return
@@ -40,6 +60,22 @@ def preview_search(options: PreviewOptions) -> None:
     Console().print(table(f"{config.name}: {found.num_trials} trials", ("trials", "train"), rows))
     for line in _summary(found, options.slots):
         click.echo(line)
+    if options.batch_s is None and unit_s is not None:
+        click.echo(f"time: earlier trials of this code took {unit_s:.3g} s for each of their {config.unit}")
+
+
+def _measured(options: PreviewOptions, unit: str) -> float | None:
+    """From earlier trials, if there is a coordinator or a local store to ask."""
+    if options.model_dir is None:
+        return None
+    from everstep.jobs import experiments  # late: a preview alone is quick
+    from everstep.pool.local_service import LocalFiles
+
+    if options.coordinator is None and not LocalFiles.of_user().coordinator.directory.is_dir():
+        return None
+    code = experiments.pack(options.model_dir, options.include)
+    with link_of(options) as link:
+        return measured_unit_s(experiments.measured_results(link, code.sha256, unit))
 
 
 def _length(length: int | str, unit: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from everstep import wire
 from everstep.cli.experiment_link import ExperimentOptions, ExperimentsOptions, link_of
-from everstep.cli.experiment_table import shown_hparams, shown_value
+from everstep.cli.experiment_table import counted, goal_of, same_hparams, shown_hparams, shown_value
 from everstep.cli.options import command
 from everstep.cli.tables import print_json, table
 from everstep.jobs import experiments
@@ -22,7 +22,7 @@ from everstep.settings import setting
 
 _WIDEST = 1000  # of a table that is not shown on a terminal
 _LIST = ("id", "name", "state", "progress", "trials", "best", "searcher", "created", "labels")
-_TRIALS = ("trial", "id", "state", "length", "latest", "best", "at", "restarts", "batches", "hyperparameters")
+_TRIALS = ("trial", "id", "state", "length", "latest", "best", "at", "restarts", "hyperparameters", "reason")
 _CHECKPOINTS = ("trial", "batches", "uuid", "metric", "state", "created", "where")
 _MOST_SHOWN = 20
 
@@ -80,26 +80,26 @@ def describe(options: RowsOptions) -> None:
         print_json({**asdict(view), "trials": [asdict(each) for each in trials]})
         return
     if options.csv:
-        print_rows(_TRIALS, [_trial_row(each) for each in trials], is_csv=True)
+        print_rows(_TRIALS, [_trial_row(each, ()) for each in trials], is_csv=True)
         return
     for name, value in _facts(view):
         if value:
             click.echo(f"{name + ':':14}{value}")
     more = f"best {_MOST_SHOWN} of {len(trials)} trials; all: everstep e list-trials {view.experiment}"
-    rows = [_trial_row(each) for each in trials[:_MOST_SHOWN]]
+    rows = _trial_rows(trials, _MOST_SHOWN)
     print_rows(_TRIALS, rows, title=more if len(trials) > _MOST_SHOWN else None, nothing="no trials yet")
 
 
 def _facts(view: wire.ExperimentView) -> list[tuple[str, str]]:
     best = view.best
     result = (
-        f"{view.metric} {shown_value(best.metric)}, trial {best.trial} after {best.length} {view.unit}" if best else ""
+        f"{view.metric} {shown_value(best.metric)}, trial {best.trial} after {counted(best.length, view.unit)}" if best else ""
     )
     kept = view.kept
     return [
         ("experiment", f"{view.experiment} {view.name}".strip()),
         ("state", f"{view.state}{' (archived)' * view.is_archived}{f': {view.reason}' if view.reason else ''}"),
-        ("searcher", f"{view.searcher} for the {'least' if view.smaller_is_better else 'most'} {view.metric}"),
+        ("searcher", goal_of(view)),
         ("progress", f"{view.progress:.0%}, {view.num_slots} slots in use"),
         ("best", result),
         ("checkpoint", best.checkpoint if best else ""),
@@ -139,14 +139,22 @@ def list_trials(options: RowsOptions) -> None:
     if options.json:
         print_json([asdict(each) for each in found])
         return
-    print_rows(_TRIALS, [_trial_row(each) for each in found], is_csv=options.csv, nothing="no trials yet")
+    rows = [_trial_row(each, ()) for each in found] if options.csv else _trial_rows(found)
+    print_rows(_TRIALS, rows, is_csv=options.csv, nothing="no trials yet")
 
 
-def _trial_row(each: wire.TrialView) -> tuple[object, ...]:
+def _trial_rows(trials: Sequence[wire.TrialView], shown: int | None = None) -> list[tuple[object, ...]]:
+    """The first `shown`, without the hyperparameters that all trials share."""
+    same = same_hparams(trials)
+    return [_trial_row(each, same) for each in trials[:shown]]
+
+
+def _trial_row(each: wire.TrialView, same: Container[str]) -> tuple[object, ...]:
     length = f"{each.length}/{each.target}" if each.target is not None else each.length
     at = each.best_length if each.best is not None else ""
     values = (length, shown_value(each.latest), shown_value(each.best), at)
-    return each.trial, each.trial_id, each.state, *values, each.num_restarts, each.batches, shown_hparams(each.hparams)
+    hparams = shown_hparams(each.hparams, same)
+    return each.trial, each.trial_id, each.state, *values, each.num_restarts, hparams, each.reason
 
 
 @command(ListCheckpointsOptions, name="list-checkpoints", no_args_is_help=True)

@@ -51,7 +51,7 @@ def render(facts: ExperimentFacts, *, width: int, height: int) -> list[Line]:
     """Everything, in at most `height` lines."""
     view = facts.view
     title = f'experiment {view.experiment} "{view.name}"' if view.name else f"experiment {view.experiment}"
-    goal = f"{view.searcher} for {'the least' if view.smaller_is_better else 'the most'} {view.metric}"
+    goal = goal_of(view)
     head = [
         Line(text=f"{title}: {goal}", style="bold"),
         Line(text=_progress(facts, width)),
@@ -62,6 +62,10 @@ def render(facts: ExperimentFacts, *, width: int, height: int) -> list[Line]:
     if rest:
         lines.append(Line(text=f"  and {len(rest)} more: {_tally(rest)}", style="dim"))
     return [Line(text=_cut(printable(each.text), width), style=each.style) for each in lines]
+
+
+def goal_of(view: wire.ExperimentView) -> str:
+    return f"{view.searcher}, {'minimizing' if view.smaller_is_better else 'maximizing'} {view.metric}"
 
 
 def _progress(facts: ExperimentFacts, width: int) -> str:
@@ -122,20 +126,25 @@ def _rows(facts: ExperimentFacts, trials: Sequence[wire.TrialView], width: int) 
     view = facts.view
     best = view.best.trial if view.best is not None else 0
     columns = ["  trial", "state", view.unit, "latest", "best", "at", "hyperparameters"]
-    same = _same_hparams(facts.trials)
+    same = same_hparams(facts.trials)
     cells = [[*_cells(each, same, is_best=each.trial == best)] for each in trials]
     for dropped in ([], [5], [5, 6]) if width >= 60 else ([5, 6],):
         kept = [number for number in range(len(columns)) if number not in dropped]
         fixed = [number for number in kept if number != 6]
         widths = [max(len(row[number]) for row in [columns, *cells]) for number in kept]
-        if sum(widths[: len(fixed)]) + 2 * len(kept) + (12 if 6 in kept else 0) <= width:
+        if sum(widths[: len(fixed)]) + 2 * len(kept) + (_hparams_width(dropped) if 6 in kept else 0) <= width:
             break
     yield Line(text=_joined([columns[number] for number in kept], widths), style="dim")
     for each, row in zip(trials, cells, strict=True):
         yield Line(text=_joined([row[number] for number in kept], widths), style=_style(each, best))
 
 
-def _same_hparams(trials: Sequence[wire.TrialView]) -> set[str]:
+def _hparams_width(dropped: Container[int]) -> int:
+    """The least that is worth a column; the column `at` gives way first."""
+    return 12 if 5 in dropped else 30
+
+
+def same_hparams(trials: Sequence[wire.TrialView]) -> set[str]:
     """The names of those that all trials share: a column of equal values tells nothing."""
     if len(trials) < 2:
         return set()
@@ -171,6 +180,12 @@ def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
+
+
+def counted(number: int, unit: str) -> str:
+    """1 batch, 2 batches"""
+    one = {"batches": "batch", "epochs": "epoch", "records": "record"}.get(unit, unit)
+    return f"{number} {one if number == 1 else unit}"
 
 
 def shown_value(value: Any) -> str:
@@ -219,10 +234,10 @@ def changes(before: ExperimentFacts | None, now: ExperimentFacts) -> list[str]:
 def _news(old: wire.TrialView | None, new: wire.TrialView, facts: ExperimentFacts) -> Iterator[str]:
     if new.started_at is not None and (old is None or old.started_at is None):
         yield f"began: {shown_hparams(new.hparams) or 'no hyperparameters'}"
-    if new.num_restarts > (old.num_restarts if old is not None else 0):
+    if new.num_restarts > (old.num_restarts if old is not None else 0) and new.state not in _OVER:
         yield f"restarted ({new.num_restarts}): {new.reason}"
     if new.latest is not None and new.length != (old.length if old is not None else 0):
-        yield f"has {facts.view.metric} {shown_value(new.latest)} after {new.length} {facts.view.unit}"
+        yield f"has {facts.view.metric} {shown_value(new.latest)} after {counted(new.length, facts.view.unit)}"
     if new.state in _OVER and (old is None or old.state != new.state):
         yield f"{new.state}{': ' if new.reason else ''}{new.reason}"
 
@@ -241,7 +256,8 @@ def ending(facts: ExperimentFacts, checkpoint: wire.SavedCheckpoint | None) -> l
     if view.best is None:
         return [printable(each) for each in lines]
     best = view.best
-    lines.append(f"best: trial {best.trial}, {view.metric} {shown_value(best.metric)} after {best.length} {view.unit}")
+    length = counted(best.length, view.unit)
+    lines.append(f"best: trial {best.trial}, {view.metric} {shown_value(best.metric)} after {length}")
     trial = next((each for each in facts.trials if each.trial == best.trial), None)
     lines += [f"  {name}: {value}" for name, value in flat(trial.hparams if trial is not None else {})]
     lines += _loading(best.checkpoint or (trial.best_checkpoint if trial is not None else ""), checkpoint)
@@ -253,10 +269,11 @@ def _loading(uuid: str, checkpoint: wire.SavedCheckpoint | None) -> Iterator[str
         yield "it saved no checkpoint"
         return
     yield f"checkpoint: {uuid}"
-    yield f'in Python: path = everstep.experimental.client.get_checkpoint("{uuid}").download()'
+    yield "in Python: from everstep.experimental import client"
+    yield f'           path = client.get_checkpoint("{uuid}").download()'
+    yield "           everstep.pytorch.load_trial_from_checkpoint_path(path)  # a PyTorchTrial, with its weights"
     if checkpoint is not None:
-        yield f"           everstep.Checkpointer(path).load({checkpoint.step})  # its state; a trial's, as an object:"
-    yield "           everstep.pytorch.load_trial_from_checkpoint_path(path)"
+        yield f"           everstep.Checkpointer(path).load({checkpoint.step})  # of any other script: what it saved"
 
 
 def _length_s(view: wire.ExperimentView, passed_s: float) -> float:

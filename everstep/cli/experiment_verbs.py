@@ -17,10 +17,10 @@ from everstep.jobs import experiments
 from everstep.settings import setting
 
 _TEXTS = {
-    "pause": "Pause an experiment: its trials save, and give back their slots.",
+    "pause": "Pause an experiment: its trials save and free their slots.",
     "cancel": "End an experiment; its trials save first.",
     "kill": "End an experiment at once; its trials do not save.",
-    "archive": "Hide an experiment that is over from the list.",
+    "archive": "Hide an experiment from the list once it is over.",
     "unarchive": "Show an archived experiment in the list again.",
 }
 
@@ -37,12 +37,12 @@ class ActivateOptions(ActOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteOptions(ActOptions):
-    yes: bool = setting(False, "Do not ask", also=("-y",))
+    yes: bool = setting(False, "Do not ask for confirmation", also=("-y",))
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitOptions(ExperimentOptions):
-    polling_interval: float = setting(5.0, "Seconds between two looks", metavar="S", above=0)
+    polling_interval: float = setting(5.0, "Seconds between checks", metavar="S", above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ def _writing(name: str, change: Callable[[str], wire.ExperimentChange]) -> Decla
 
 @command(KeepOptions, name="gc-policy", no_args_is_help=True)
 def gc_policy(options: KeepOptions) -> int:
-    """Set how many checkpoints an experiment keeps: the union of the given numbers. The others are deleted."""
+    """Set how many checkpoints an experiment keeps, and delete the others. A checkpoint stays if any number keeps it."""
     with link_of(options) as link:
         old = link(lambda coordinator: coordinator.experiment(options.experiment)).kept
         given = {

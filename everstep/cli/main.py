@@ -60,10 +60,14 @@ def app() -> None:
 
 
 def main() -> None:
-    from everstep.errors import EverstepError
+    from everstep.errors import EverstepError, Refused
 
     try:
         app()
+    except Refused as refused:  # people want the coordinator's sentence; the call is for logs
+        hint = f"\n  HINT: {refused.hint}" if refused.hint else ""
+        click.echo(f"everstep: {refused.sentence}{hint}", err=True)
+        sys.exit(2)
     except EverstepError as error:
         click.echo(f"everstep: {error}", err=True)
         sys.exit(2)

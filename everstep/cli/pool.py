@@ -66,8 +66,8 @@ def list_pool(options: PoolListOptions) -> None:
         for node in view.agents
         for slot in node.slots
     ]
-    title = f"pool {view.pool}: {view.num_free} of {view.num_slots} slots free, {view.num_queued} trials waiting"
-    Console().print(table(title, ("node", "slot", "runs", "for"), rows))
+    click.echo(f"pool {view.pool}: {view.num_free} of {view.num_slots} slots free, {view.num_queued} trials waiting")
+    Console().print(table(None, ("node", "slot", "runs", "for"), rows))
 
 
 @command(PoolStopOptions)

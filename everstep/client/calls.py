@@ -152,7 +152,9 @@ class Coordinator(Operations):
             wait_s = _seconds(answer.headers.get("retry-after", ""))
             raise CoordinatorUnreachable(text, wait_s=wait_s, code=code)
         if 400 <= answer.status_code < 500:
-            raise Refused(text, status=answer.status_code, hint=_HINTS.get(answer.status_code), code=code)
+            sentence = detail.partition(" ")[2]
+            hint = _HINTS.get(answer.status_code)
+            raise Refused(text, status=answer.status_code, hint=hint, code=code, sentence=sentence)
         raise CoordinatorUnreachable(text, code=code)
 
     def _explain(self, error: httpx.TransportError, where: str) -> EverstepError:

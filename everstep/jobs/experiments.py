@@ -23,12 +23,13 @@ from everstep.job_file.tree import dump, parse
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.storage import code_archive
 from everstep.storage.code_archive import Code
-from everstep.wire.experiments import COMPLETED, ENDED, MOST_TRIALS
+from everstep.wire.experiments import COMPLETED, ENDED, MOST_SEARCH_EVENTS, MOST_TRIALS
 
 T = TypeVar("T")
 
 ENDING = (*ENDED, "STOPPING_COMPLETED", "STOPPING_CANCELED", "STOPPING_KILLED", "STOPPING_ERROR", "DELETED")
 POLL_S = 0.5
+_MOST_MEASURED = 3  # experiments whose trials tell how long a batch takes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,6 +221,28 @@ def _paged(page: Callable[[int], tuple[list[T], int]]) -> Iterator[T]:
         start += len(found)
         if not found or start >= num_found:
             return
+
+
+def first_results(
+    trials: Sequence[wire.TrialView], events: Sequence[wire.SearchEventView]
+) -> list[tuple[int, float]]:
+    """(length, seconds) from the start of each trial to its first result: later ones may have waited for the search."""
+    started = {each.trial: each.started_at for each in trials if each.started_at is not None and not each.num_restarts}
+    results: list[tuple[int, float]] = []
+    for row in events:
+        if row.event.get("kind") == "validated" and (began := started.pop(row.event["trial"], None)) is not None:
+            results.append((row.event["length"], row.time - began))
+    return results
+
+
+def measured_results(link: CoordinatorLink, code: str, unit: str) -> list[tuple[int, float]]:
+    """(length, seconds) of the trials that have run this code, in the newest experiments with it."""
+    same = [each for each in all_experiments(link, is_archived=True) if each.code == code and each.unit == unit]
+    results: list[tuple[int, float]] = []
+    for view in sorted(same, key=lambda each: -each.experiment)[:_MOST_MEASURED]:
+        found = link(lambda it, view=view: it.search_events(view.experiment, limit=MOST_SEARCH_EVENTS))  # type: ignore[misc]
+        results += first_results(all_trials(link, view.experiment), found.events)
+    return results
 
 
 def best_checkpoints(

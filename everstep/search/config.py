@@ -4,6 +4,7 @@ Determined's names and defaults, `order` and `cohort`, and four searchers of Opt
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -104,8 +105,10 @@ def read_searcher(given: Mapping[str, Any] | None) -> SearchConfig:
     name = _name(given)
     given = {key: value for key, value in given.items() if value is not None}
     if unknown := sorted(given.keys() - set(_KEYS[name])):
+        near = difflib.get_close_matches(unknown[0], _KEYS[name], 1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(_KEYS[name])}"
         message = f"searcher: {name} has no {', '.join(unknown)}"
-        raise UsageError(message, hint=f"it has {', '.join(_KEYS[name])}", code="searcher-key-unknown")
+        raise UsageError(message, hint=hint, code="searcher-key-unknown")
     read = _SearcherSection(given)
     length, unit = _length(read, name)
     known = {"single": 1, "grid": 0, CUSTOM: MOST_PROGRAM_TRIALS}
@@ -137,8 +140,8 @@ def _name(given: Mapping[str, Any]) -> str:
     if name in _REMOVED:
         raise UsageError(f"searcher.name: {name} is not supported", hint=_REMOVED[name], code="searcher-removed")
     if not isinstance(name, str) or name not in _KEYS:
-        message = "searcher without a name" if "name" not in given else f"searcher.name: {name!r}"
-        raise UsageError(message, hint=", ".join(_KEYS), code="searcher-name-unknown")
+        message = "searcher has no name" if "name" not in given else f"searcher.name: there is no searcher {name!r}"
+        raise UsageError(message, hint=f"use one of {', '.join(_KEYS)}", code="searcher-name-unknown")
     return name
 
 

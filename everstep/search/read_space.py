@@ -86,7 +86,11 @@ def _determined(given: Mapping[str, Any], path: Path) -> AnyLeaf:
     required, optional = _KEYS[kind]
     if missing := sorted(required - given.keys()):
         message = f"{dotted(path)}: {kind} without {' and '.join(missing)}"
-        raise UsageError(message, hint=f"{kind} needs {', '.join(sorted(required))}", code="search-key-missing")
+        hint = f"{kind} needs {', '.join(sorted(required))}"
+        if kind == "log" and {"minval", "maxval"} <= given.keys():
+            values = f"{{log: [{given['minval']}, {given['maxval']}]}}"
+            hint = f"{hint}; minval and maxval are exponents. For values write {values}"
+        raise UsageError(message, hint=hint, code="search-key-missing")
     if unknown := sorted(map(str, given.keys() - required - optional - {"type"})):
         known = ", ".join(sorted(required | optional))
         raise UsageError(

@@ -24,7 +24,7 @@ lr, folder = float(sys.argv[1]), pathlib.Path(sys.argv[2])
 while not (folder / "go").exists():
     time.sleep(0.02)
 if (folder / "fail").exists():
-    sys.exit(3)
+    sys.exit("out of luck")
 print(f"step 10: loss={abs(lr - 0.2):.3f}", flush=True)
 everstep.report({"loss": abs(lr - 0.2)}, step=10)
 """
@@ -64,6 +64,22 @@ def test_from_the_file_to_the_winner(shell: Shell) -> None:
     assert [each["state"] for each in rows] == ["COMPLETED", "COMPLETED"]
     assert "loss=0.000" in shell.type("e", "logs", "1", "--trial", "2")
 
+    trials = shell.type("e", "list-trials", "1")
+    assert "reason" in trials and rows[1]["num_trials"] == {"COMPLETED": 3}
+    shell.type("e", "describe", "99", is_good=False)
+    assert "everstep: there is no experiment 99" in shell.last.stderr, "without the call"
+
+
+def test_a_preview_takes_the_time_from_earlier_trials_of_this_code(shell: Shell) -> None:
+    (shell.folder / "go").touch()
+    preview = ("e", "preview", "exp.yaml", "code", "--json", "--config", "searcher.max_length=20")
+    assert json.loads(shell.type(*preview))["slot_hours"] is None, "nothing was trained"
+    shell.type(*CREATE)
+    assert json.loads(shell.type(*preview))["slot_hours"] > 0
+    assert json.loads(shell.type(*preview, "--batch-s", "60"))["slot_hours"] == 1.0
+    (shell.folder / "code" / "train.py").write_text(SCRIPT + "# other code\n")
+    assert json.loads(shell.type(*preview))["slot_hours"] is None
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_pauses_and_the_same_command_continues(shell: Shell, number: int) -> None:
@@ -96,6 +112,7 @@ def test_an_experiment_whose_trials_all_fail_has_exit_code_1(shell: Shell) -> No
     said = shell.type(*CREATE, is_good=False)
     assert shell.last.returncode == 1
     assert "experiment 1 ERROR" in said
+    assert "out of luck" in said and "everstep e logs 1 --trial 1" in said, "the end shows why the first one failed"
 
 
 def test_the_first_trials_output_is_followed(shell: Shell) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,32 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
     assert len(re.findall(r"COMPLETED: .* of 12 at 8 batches; the best 3 continue", said)) == 9
     assert len(re.findall(r"COMPLETED: .* of [34] at 32 batches; the best 1 continue", said)) == 5
     assert re.search(r"^best: trial 12, validation_loss 0\.", said, re.MULTILINE)
-    (best,) = (tmp_path / "examples" / "experiments" / "best").iterdir()
+    (best,) = (tmp_path / "examples" / "experiments" / "best").glob("*-*")
     assert {"checkpoint.json", "code"} <= {each.name for each in best.iterdir()}
+
+
+TRAIN = """
+import everstep
+
+rate = everstep.get_hparams()["lr"]
+for step in range(1, 100):
+    if not everstep.report({"loss": abs(rate - 0.01)}, step=step):
+        break
+"""
+
+
+def test_the_search_program_of_the_page(tmp_path: Path) -> None:
+    """Three trials train for 4 batches, and the best one for 8. Started again, it finds its experiment over."""
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "search.py").write_text(program)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(TRAIN)
+    commands = f"{sys.executable} search.py; {sys.executable} search.py; everstep e lt 1 --csv; everstep pool stop"
+    said = guide.type_in(commands, tmp_path, {"EVERSTEP_LOCAL_SLOTS": "2"})
+
+    assert said.count("experiment 1\n") == 2
+    rows = [line.split(",")[:4] for line in said.splitlines() if ",COMPLETED," in line]
+    assert [(number, length) for number, _, _, length in rows] == [("1", "4/4"), ("2", "8/8"), ("3", "4/4")]
 
 
 @pytest.mark.parametrize("name", ["adaptive", "grid", "random", "plain", "loop"])

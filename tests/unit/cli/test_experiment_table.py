@@ -11,6 +11,7 @@ from everstep.cli.experiment_table import (
     ExperimentFacts,
     changes,
     choose,
+    counted,
     ending,
     guess_left_s,
     render,
@@ -78,7 +79,7 @@ def lines(facts: ExperimentFacts, width: int = 120, height: int = 24) -> list[st
 def test_all_is_told_in_a_wide_terminal() -> None:
     facts = ExperimentFacts(view=view(), trials=(RUNS, BEST), num_slots=2, passed_s=72.0, left_s=100.0)
     told = lines(facts)
-    assert told[0] == 'experiment 12 "digits": adaptive_asha for the least loss'
+    assert told[0] == 'experiment 12 "digits": adaptive_asha, minimizing loss'
     assert told[1].startswith("ACTIVE ") and told[1].endswith("43% after 1:12, about 1:40 left")
     assert told[2] == "slots in use: 2 of 2 · 10 trials: 2 running, 1 queued, 7 completed"
     assert told[3].split() == ["trial", "state", "batches", "latest", "best", "at", "hyperparameters"]
@@ -156,7 +157,20 @@ def test_the_end_names_the_winner_and_how_to_load_it() -> None:
     assert told[2] == "best: trial 7, loss 0.25 after 256 batches"
     assert "  net.width: 64" in told
     assert f"checkpoint: {UUID}" in told
-    assert f'in Python: path = everstep.experimental.client.get_checkpoint("{UUID}").download()' in told
+    assert f'           path = client.get_checkpoint("{UUID}").download()' in told
+
+
+def test_a_trial_that_failed_for_good_is_not_called_restarted() -> None:
+    before = ExperimentFacts(view=view(), trials=(trial(3, state="RUNNING", started_at=1.0),))
+    again = trial(3, state="QUEUED", num_restarts=1, reason="exit code 1", started_at=1.0)
+    over = trial(3, state="ERROR", num_restarts=2, reason="exit code 1", started_at=1.0)
+    assert "restarted (1): exit code 1" in " ".join(changes(before, replace(before, trials=(again,))))
+    told = " ".join(changes(before, replace(before, trials=(over,))))
+    assert "ERROR: exit code 1" in told and "restarted" not in told
+
+
+def test_one_batch_is_not_batches() -> None:
+    assert (counted(1, "batches"), counted(2, "batches"), counted(1, "seconds")) == ("1 batch", "2 batches", "1 seconds")
 
 
 def test_the_end_without_a_result() -> None:

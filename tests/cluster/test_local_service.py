@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from everstep import env
 from everstep.client.calls import Coordinator
+from everstep.launcher.local_coordinator import private_directory
 from everstep.pool.local_service import LocalFiles, is_running
+from everstep.storage import private_file
 from lab.command import EVERSTEP, run, until
 from lab.pool_stage import Trials
 from lab.processes import are_gone, children
@@ -43,6 +47,14 @@ class LocalStage:
         self.url, token = done.stdout.split()
         assert Path(token) == self.files.coordinator.token
         return self.url
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """As by a command that stays: it does not end meanwhile."""
+        private_directory(self.files.folder)
+        with private_file.append(self.files.users) as users:
+            fcntl.flock(users, fcntl.LOCK_SH)
+            yield
 
     def type(self, *words: str) -> str:
         done = run(*EVERSTEP, *words, folder=self.folder, **self._env)
@@ -146,9 +158,10 @@ def test_after_kill_9_of_everything_the_next_command_continues(stage: LocalStage
 
 @pytest.mark.parametrize("stage", [1.0], indirect=True)
 def test_it_ends_by_itself_when_no_experiment_is_active_and_no_command_uses_it(stage: LocalStage) -> None:
-    stage.connect()
-    experiment = stage.trials.create(1, "--hold")
-    stage.trials.wait_starts(1)
+    with stage.in_use():
+        stage.connect()
+        experiment = stage.trials.create(1, "--hold")
+        stage.trials.wait_starts(1)
     parts = [stage.part("serve"), stage.part("join"), stage.pid]
     looked_at = len(stage.log)
     until(lambda: stage.trials.view(experiment).num_slots == 1)

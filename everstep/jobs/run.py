@@ -296,7 +296,6 @@ def _report(verdict: Verdict, display: JobDisplay, words: LastWords | None) -> N
     Console().print(err=[line if line.startswith(" ") else f"everstep: {line}" for line in lines])
 
 
-
 def _last_words(directory: Path) -> LastWords:
     files = WorkerFiles(directory=directory)
     return LastWords(

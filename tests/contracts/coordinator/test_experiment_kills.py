@@ -14,7 +14,7 @@ from everstep import wire
 from everstep.client.calls import Coordinator
 from everstep.env import read_token
 from everstep.errors import CoordinatorUnreachable
-from lab.command import until
+from lab.command import DEADLINE_S, until
 from lab.experiments import ToyTrials, spec
 
 # A coordinator is a fork of a process that has imported everything. Each dies at one of its writes: just before the
@@ -123,7 +123,7 @@ def search(mortal, seed):
                             mortal.call(lambda of=of, result=result: of.report_result(result))
         return mortal.call(toy.view).state in wire.ENDED
 
-    until(is_over, lambda: "the experiment did not end")
+    until(is_over, lambda: "the experiment did not end", timeout_s=2 * DEADLINE_S)  # dozens of coordinators
     view, story, trials = mortal.call(toy.view), mortal.call(toy.story), mortal.call(toy.trials)
     events = mortal.call(lambda: toy.people.search_events(number, limit=1000)).events
     toy.close()

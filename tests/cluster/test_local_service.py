@@ -12,97 +12,9 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD
 from lab.command import until
 from lab.local_stage import LocalStage
 from lab.processes import are_gone
-=======
-from everstep import env
-from everstep.client.calls import Coordinator
-from everstep.launcher.local_coordinator import private_directory
-from everstep.pool.local_service import LocalFiles, is_running
-from everstep.storage import private_file
-from lab.command import EVERSTEP, run, until
-from lab.pool_stage import Trials
-from lab.processes import are_gone, children
-
-CONNECT = """
-import sys
-from everstep.pool.local_service import connect_local
-print(*connect_local(lambda line: print(line, file=sys.stderr)))
-"""
-
-
-class LocalStage:
-    def __init__(self, folder: Path, idle_s: float) -> None:
-        self.folder, self.files = folder, LocalFiles(folder=folder / "home/local")
-        self._env = {
-            "EVERSTEP_HOME": str(folder / "home"),
-            "EVERSTEP_NURSERY": "off",
-            "EVERSTEP_LOCAL_IDLE_S": str(idle_s),
-        }
-        self.trials = Trials(folder, self._coordinator)
-        self.url = ""
-
-    def connect(self) -> str:
-        """As a command that ends at once; its URL."""
-        done = run(sys.executable, "-c", CONNECT, folder=self.folder, **self._env)
-        assert done.returncode == 0, done.stderr + self.log
-        self.url, token = done.stdout.split()
-        assert Path(token) == self.files.coordinator.token
-        return self.url
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """As by a command that stays: it does not end meanwhile."""
-        private_directory(self.files.folder)
-        with private_file.append(self.files.users) as users:
-            fcntl.flock(users, fcntl.LOCK_SH)
-            yield
-
-    def type(self, *words: str) -> str:
-        done = run(*EVERSTEP, *words, folder=self.folder, **self._env)
-        assert done.returncode == 0, done.stderr + self.log
-        return done.stdout + done.stderr
-
-    def _coordinator(self) -> Coordinator:
-        return Coordinator(self.url, env.read_token(self.files.coordinator.token), "")
-
-    @property
-    def is_running(self) -> bool:
-        return self.files.folder.is_dir() and is_running(self.files)
-
-    @property
-    def log(self) -> str:
-        return self.files.log.read_text() if self.files.log.exists() else ""
-
-    @property
-    def pid(self) -> int:
-        return int(self.files.pid.read_text().split()[0])
-
-    def part(self, word: str) -> int:
-        """The process of the service whose command has this word."""
-        found: list[int] = []
-
-        def look() -> bool:
-            found[:] = [pid for pid in children(self.pid) if word in _command(pid)]
-            return len(found) == 1
-
-        until(look, lambda: self.log)
-        return found[0]
-
-    def end(self) -> None:
-        if self.is_running and self.files.pid.exists():
-            os.kill(self.pid, signal.SIGKILL)
-            until(lambda: not self.is_running)
-
-
-def _command(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except OSError:
-        return []
->>>>>>> egreen
 
 
 @pytest.fixture

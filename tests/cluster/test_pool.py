@@ -122,12 +122,8 @@ def test_two_agents_share_the_trials_and_one_that_leaves_hands_its_trial_to_the_
         assert [agent.agent for agent in stage.trials.pool().agents] == ["b"]
         stage.trials.let_go()
         assert stage.trials.wait_state(experiment, "COMPLETED", "ERROR").state == "COMPLETED"
-<<<<<<< HEAD
-        assert sorted(each["trial"] for each in stage.trials.starts) == [1, 1, 2]
-=======
         *first, last = (each["trial"] for each in stage.trials.starts)
         assert (sorted(first), last) == ([1, 2], 1)
->>>>>>> egreen
         assert {each.num_restarts for each in stage.trials.trials(experiment)} == {0}
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 from everstep import env
 from everstep.client.calls import Coordinator
+from everstep.launcher.local_coordinator import private_directory
 from everstep.pool.local_service import LocalFiles, is_running
+from everstep.storage import private_file
 from lab.command import EVERSTEP, run, until
 from lab.pool_stage import Trials
 from lab.processes import children
@@ -47,6 +52,14 @@ class LocalStage:
         self.url, token = done.stdout.split()
         assert Path(token) == self.files.coordinator.token
         return self.url
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """As by a command that stays: the service does not end meanwhile."""
+        private_directory(self.files.folder)
+        with private_file.append(self.files.users) as users:
+            fcntl.flock(users, fcntl.LOCK_SH)
+            yield
 
     def type(self, *words: str) -> str:
         done = run(*EVERSTEP, *words, folder=self.folder, **self.env)

@@ -80,12 +80,16 @@ def newest_of_step(storage: Storage, step: int, uuid: str) -> Found:
 
 
 def latest() -> str | None:
-    """The UUID of the newest whole checkpoint of this job; None if this node knows of none."""
+    """The UUID of the newest whole checkpoint of this job, which `find` then knows; None if this node knows of none."""
     if (uri := place_of_job(env.job())) is None:
         return None
     with closing(open_storage(uri)) as storage:
         whole = [each for each in catalog.find(storage) if each.is_whole]
-    return checkpoint_uuid(uri, whole[-1].step) if whole else None
+    if not whole:
+        return None
+    uuid = checkpoint_uuid(uri, whole[-1].step)
+    record(uuid, uri, whole[-1].step)  # another node has saved it, perhaps a moment ago
+    return uuid
 
 
 def place_of_job(job: str) -> str | None:

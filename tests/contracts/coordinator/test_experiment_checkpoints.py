@@ -75,6 +75,7 @@ def test_a_node_that_has_just_come_learns_the_jobs_latest_checkpoint(
     people.report_checkpoint(wire.CheckpointReport(uuid=first, uri=str(tmp_path / "ckpt"), step=5))
     assert job_checkpoints.find(first) == (str(tmp_path / "ckpt"), 5)
     assert get_cluster_info().latest_checkpoint == last  # its report may still be on the way
+    assert job_checkpoints.find(last) == (str(tmp_path / "ckpt"), 10)
     with pytest.raises(NoCheckpoint):
         job_checkpoints.find(str(uuid.uuid4()))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everstep.launcher.decisions import Verdict, WorkerEnd
+from everstep.launcher.decisions import Verdict
 
 _MOST_CHARS = 500  # of a line
 _NUM_STDOUT_LINES = 5  # beside stderr, which says more

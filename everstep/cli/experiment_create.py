@@ -22,7 +22,9 @@ from everstep.storage.code_archive import IGNORE_FILE, LARGE_BYTES
 
 @dataclass(frozen=True, kw_only=True)
 class CreateOptions(ExperimentsOptions):
-    config_file: Path = setting(..., "The experiment file, Determined's or Everstep's", is_argument=True, metavar="CONFIG")
+    config_file: Path = setting(
+        ..., "The experiment file, Determined's or Everstep's", is_argument=True, metavar="CONFIG"
+    )
     model_dir: Path | None = setting(
         None, "Folder with the code; without it, only what --include names", is_argument=True, metavar="[MODEL_DIR]"
     )
@@ -36,7 +38,8 @@ class CreateOptions(ExperimentsOptions):
         False, "One trial with one batch, one validation, and one checkpoint", also=("--test", "-t")
     )
     local: bool = setting(
-        False, "Run on this machine, even if the environment names a coordinator; with --test, run in this terminal, without a pool"
+        False,
+        "Run on this machine, even if the environment names a coordinator; with --test, without a pool",
     )
     follow_first_trial: bool = setting(False, "Print the output of the first trial until it ends", also=("-f",))
     paused: bool = setting(False, "Create it without starting it")

@@ -93,7 +93,9 @@ def describe(options: RowsOptions) -> None:
 def _facts(view: wire.ExperimentView) -> list[tuple[str, str]]:
     best = view.best
     result = (
-        f"{view.metric} {shown_value(best.metric)}, trial {best.trial} after {counted(best.length, view.unit)}" if best else ""
+        f"{view.metric} {shown_value(best.metric)}, trial {best.trial} after {counted(best.length, view.unit)}"
+        if best
+        else ""
     )
     kept = view.kept
     return [

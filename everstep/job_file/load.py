@@ -61,7 +61,9 @@ def read_text(path: Path) -> str:
         raise UsageError(message, hint="save it as UTF-8 text", code="job-file-not-utf8") from None
     except OSError as error:
         message = f"{path}: {error.strerror}"
-        raise UsageError(message, hint="give the path of an experiment file or a job file", code="job-file-unreadable") from None
+        raise UsageError(
+            message, hint="give the path of an experiment file or a job file", code="job-file-unreadable"
+        ) from None
 
 
 def parse_mapping(text: str, *, name: str) -> Tree:

@@ -223,9 +223,7 @@ def _paged(page: Callable[[int], tuple[list[T], int]]) -> Iterator[T]:
             return
 
 
-def first_results(
-    trials: Sequence[wire.TrialView], events: Sequence[wire.SearchEventView]
-) -> list[tuple[int, float]]:
+def first_results(trials: Sequence[wire.TrialView], events: Sequence[wire.SearchEventView]) -> list[tuple[int, float]]:
     """(length, seconds) from the start of each trial to its first result: later ones may have waited for the search."""
     started = {each.trial: each.started_at for each in trials if each.started_at is not None and not each.num_restarts}
     results: list[tuple[int, float]] = []

@@ -170,7 +170,11 @@ def test_a_trial_that_failed_for_good_is_not_called_restarted() -> None:
 
 
 def test_one_batch_is_not_batches() -> None:
-    assert (counted(1, "batches"), counted(2, "batches"), counted(1, "seconds")) == ("1 batch", "2 batches", "1 seconds")
+    assert (counted(1, "batches"), counted(2, "batches"), counted(1, "seconds")) == (
+        "1 batch",
+        "2 batches",
+        "1 seconds",
+    )
 
 
 def test_the_end_without_a_result() -> None:

@@ -10,9 +10,23 @@ from everstep.jobs.experiments import first_results
 
 def trial(number: int, **changed: Any) -> wire.TrialView:
     known: dict[str, Any] = {
-        **{"experiment": 1, "trial": number, "trial_id": number, "job": f"e1-t{number}", "state": "COMPLETED"},
-        **{"reason": "", "hparams": {}, "seed": 0, "bracket": 0, "target": 8, "length": 8, "latest": 1.0, "best": 1.0},
-        **{"best_length": 8, "num_restarts": 0, "num_slots": 0, "started_at": 100.0},
+        "experiment": 1,
+        "trial": number,
+        "trial_id": number,
+        "job": f"e1-t{number}",
+        "state": "COMPLETED",
+        "reason": "",
+        "hparams": {},
+        "seed": 0,
+        "bracket": 0,
+        "target": 8,
+        "length": 8,
+        "latest": 1.0,
+        "best": 1.0,
+        "best_length": 8,
+        "num_restarts": 0,
+        "num_slots": 0,
+        "started_at": 100.0,
     }
     return wire.TrialView(**{**known, **changed})
 

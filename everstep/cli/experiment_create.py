@@ -39,7 +39,7 @@ class CreateOptions(ExperimentsOptions):
     )
     local: bool = setting(
         False,
-        "Run on this machine, even if the environment names a coordinator; with --test, run in this terminal, without a pool",
+        "Run on this machine, even if the environment names a coordinator; with --test, without a pool",
     )
     follow_first_trial: bool = setting(False, "Print the output of the first trial until it ends", also=("-f",))
     paused: bool = setting(False, "Create it without starting it")

@@ -166,7 +166,7 @@ def _writing(name: str, change: Callable[[str], wire.ExperimentChange]) -> Decla
 
 @command(KeepOptions, name="gc-policy", no_args_is_help=True)
 def gc_policy(options: KeepOptions) -> int:
-    """Set how many checkpoints an experiment keeps, and delete the others. A checkpoint stays if any number keeps it."""
+    """Set how many checkpoints an experiment keeps, and delete the others. One stays if any number keeps it."""
     with link_of(options) as link:
         old = link(lambda coordinator: coordinator.experiment(options.experiment)).kept
         given = {

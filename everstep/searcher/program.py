@@ -27,7 +27,7 @@ from everstep.wire.experiments import MOST_STATE
 
 
 @dataclass(kw_only=True, slots=True)
-class _ProgramTrial:
+class _FollowedTrial:
     request_id: uuid.UUID
     asked: LengthsAsked = field(default_factory=LengthsAsked)
 
@@ -37,7 +37,7 @@ class Program:
         self.method, self.experiment = method, experiment
         self.state = SearcherState(experiment_id=experiment)
         self.is_changed = False  # since the last text
-        self._trials: list[_ProgramTrial] = []  # trial n is at n - 1
+        self._trials: list[_FollowedTrial] = []  # trial n is at n - 1
         self._is_shut_down = False
         self._progress = -1.0
 
@@ -83,7 +83,7 @@ class Program:
                 return
             self._is_shut_down = each["kind"] == SHUTDOWN
             if each["kind"] == CREATE:
-                trial = by_id[each["request_id"]] = _ProgramTrial(request_id=uuid.UUID(each["request_id"]))
+                trial = by_id[each["request_id"]] = _FollowedTrial(request_id=uuid.UUID(each["request_id"]))
                 self._trials.append(trial)
                 self.state.trials_created.add(trial.request_id)
                 self.state.trial_progress[trial.request_id] = 0.0
@@ -96,12 +96,12 @@ class Program:
                 else:
                     trial.asked.is_closing = True
 
-    def _note_answered(self, trial: _ProgramTrial) -> Iterable[list[SearcherOperation]]:
+    def _note_answered(self, trial: _FollowedTrial) -> Iterable[list[SearcherOperation]]:
         metric = math.nan if trial.asked.metric is None else trial.asked.metric
         for length in trial.asked.take_answered():
             yield self.method.on_validation_completed(self.state, trial.request_id, metric, length)
 
-    def _note_ended(self, trial: _ProgramTrial, why: str | None) -> Iterable[list[SearcherOperation]]:
+    def _note_ended(self, trial: _FollowedTrial, why: str | None) -> Iterable[list[SearcherOperation]]:
         """As in Determined, one that exits early is closed as well."""
         if why is not None:
             reason = ExitedReason(why)
@@ -143,7 +143,7 @@ class Program:
             return
         plain = json.loads(text)
         self._trials = [
-            _ProgramTrial(request_id=uuid.UUID(each["request_id"]), asked=LengthsAsked(**each["asked"]))
+            _FollowedTrial(request_id=uuid.UUID(each["request_id"]), asked=LengthsAsked(**each["asked"]))
             for each in plain["trials"]
         ]
         self._is_shut_down, self._progress = plain["is_shut_down"], plain["progress"]

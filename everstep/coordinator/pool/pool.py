@@ -156,11 +156,16 @@ class Pool:
         is_news = not agent.is_heard or agent.reported.keys() != {each.number for each in message.assignments}
         agent.heard_at, agent.is_heard, agent.is_lost, agent.hung_up_at = self._now(), True, False, None
         agent.reported = {each.number: each for each in message.assignments}
+        self._tell_kinds()
         for state in message.assignments:
             is_news = self._note_end(agent, state) or is_news
         if is_news:
             self.note_change()
         return agent
+
+    def _tell_kinds(self) -> None:
+        there = [each for each in self._agents.values() if each.pool == DEFAULT_POOL and each.is_heard]
+        self._trials.note_kinds(frozenset(each.kind for each in there))
 
     def _note_end(self, agent: KnownAgent, state: wire.AssignmentState) -> bool:
         if state.state == "ended" and state.number in agent.doubted:
@@ -244,8 +249,7 @@ class Pool:
                 self._unsaved_agents.add((agent.pool, agent.agent))
                 self._lose(agent, why)
         await self._save()
-        there = [each for each in self._agents.values() if each.pool == DEFAULT_POOL and each.is_heard]
-        self._trials.note_kinds(frozenset(each.kind for each in there))
+        self._tell_kinds()
         await self._settle()
         await self._prepare()
         await self._decide()

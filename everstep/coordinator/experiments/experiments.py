@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import ChainMap
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from everstep import wire
 from everstep.coordinator.clock import Now
 from everstep.coordinator.experiments import trials
 from everstep.coordinator.experiments.facts import LIVE, STOPPING, CheckpointRecord, Experiment, Trial
-from everstep.coordinator.experiments.live import BEGAN, LiveExperiment, summary_of
+from everstep.coordinator.experiments.live import BEGAN, LiveExperiment, remembered, summary_of
 from everstep.coordinator.experiments.seam import KILL, AssignmentEnd, Candidate, NoSlots, SlotHolder
 from everstep.coordinator.experiments.states import ending_state, final_state
 from everstep.coordinator.experiments.suggesting import Suggester
@@ -28,7 +28,6 @@ from everstep.coordinator.experiments.trial_jobs import TrialJobs, trial_policy
 from everstep.coordinator.store.experiment_rows import (
     Changes,
     EventRow,
-    KeptExperiment,
     read_beginning,
     read_checkpoints,
     read_experiment,
@@ -61,6 +60,7 @@ class Experiments:
         self._last_number = self._last_trial_id = 0
         self.creating = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reading_again: set[int] = set()
         self._suggester = Suggester()
         self._sweeper = CheckpointSweeper(store, lambda: [each.facts for each in self.live.values()])
 
@@ -89,8 +89,8 @@ class Experiments:
     async def find(self, number: int) -> LiveExperiment | None:
         """None: it is over, or there is none."""
         live = self.live.get(number)
-        if live is not None and live.is_stale:
-            raise StoreError(f"experiment {number} is read again; ask again", code="experiment-reloads")
+        if live is not None:
+            live.check_fresh()
         return live
 
     async def facts(self, number: int) -> Experiment:
@@ -110,6 +110,8 @@ class Experiments:
         saved = await self._store.in_thread(lambda: self._store.read(lambda c: read_checkpoints(c, number)))
         if loaded is None or loaded.experiment.is_over:
             self.live.pop(number, None)
+            if loaded is not None and loaded.experiment.needs_sweep:
+                self.sweep(number)
             return
         live = await asyncio.to_thread(remembered, loaded, saved, self.now())
         self.live[number] = live
@@ -117,14 +119,26 @@ class Experiments:
             await self._settle(live)
         self.follow_up(live)
 
-    async def _reload(self, live: LiveExperiment) -> None:
-        """What could not be written may have been: only the store knows."""
-        while True:
+    def _read_again(self, live: LiveExperiment) -> None:
+        """What could not be written may have been: only the store knows. One task, so that none replaces what another
+        has read and changed."""
+        live.is_stale = True
+        if live.number not in self._reading_again:
+            self._reading_again.add(live.number)
+            self.spawn(self._reload(live.number))
+
+    async def _reload(self, number: int) -> None:
+        while number in self._reading_again:
             await asyncio.sleep(STORE_PAUSE_S)
             try:
-                return await self._load(live.number)
+                await self._load(number)
             except StoreError as error:
-                log.error("experiment %d: %s", live.number, error)
+                log.error("experiment %d: %s", number, error)
+                continue
+            if (live := self.live.get(number)) is None or not live.is_stale:
+                self._reading_again.discard(number)
+        self.bell.ring()
+        self.holder.note_change()
 
     # --- changing: with the experiment's lock
 
@@ -132,8 +146,8 @@ class Experiments:
         """A new experiment, with the lock `creating`."""
         live = LiveExperiment(replace(facts, number=self._last_number + 1))
         operations = await asyncio.to_thread(live.apply, None)
+        self._last_number = live.number  # also if it seems not to be kept: it may have been
         await self.commit(live, event=BEGAN, operations=operations, facts=live.facts)
-        self._last_number = live.number
         if live.facts.state in LIVE:
             self.live[live.number] = live
         self.follow_up(live)
@@ -141,6 +155,7 @@ class Experiments:
 
     async def fold(self, live: LiveExperiment, event: Event, changed: Iterable[Trial] = (), **more: Any) -> None:
         """One event of the search."""
+        live.check_fresh()
         operations = live.apply(event)
         await self.commit(live, event=to_plain(event), operations=operations, changed=changed, **more)
 
@@ -156,6 +171,7 @@ class Experiments:
         batches: int = 0,
         digest: str = "",
     ) -> None:
+        live.check_fresh()  # again: others may have waited for the lock meanwhile
         now, own = time.time(), {each.number: each for each in changed}
         known = ChainMap(own, live.trials)
         told = trials.operated(known, operations, experiment=live.number, next_id=self._last_trial_id + 1, now=now)
@@ -179,9 +195,7 @@ class Experiments:
         try:
             await self._store.write(lambda connection: write_changes(connection, changes))
         except BaseException:  # a call that is given up, too: only the store knows now
-            live.is_stale = True
-            if live.number in self.live:
-                self.spawn(self._reload(live))
+            self._read_again(live)
             raise
         live.last_event += event is not None
         self._adopt(live, after, own.values(), checkpoints, is_event=event is not None)
@@ -290,21 +304,26 @@ class Experiments:
             return
         finally:
             live.is_asking = False
-        async with live.lock:
-            if live.is_stale or live.facts.state not in (wire.ACTIVE, wire.PAUSED):
-                return
-            await self.fold(live, suggested)
-            await self._settle(live)
+        await self._change_alone(live, lambda: self.fold(live, suggested))
+
+    async def _change_alone(self, live: LiveExperiment, change: Callable[[], Awaitable[None]]) -> None:
+        """Without a caller who would try again: an experiment that is read again asks again."""
+        try:
+            async with live.lock:
+                if live.is_stale or live.facts.state not in (wire.ACTIVE, wire.PAUSED):
+                    return
+                await change()
+                await self._settle(live)
+        except StoreError as error:
+            log.error("experiment %d: %s", live.number, error)
+            self._read_again(live)
+            return
         self.follow_up(live)
 
     async def _fail(self, live: LiveExperiment, error: EverstepError) -> None:
         reason = f"{error.message}" + (f"; {error.hint}" if error.hint else "")
-        async with live.lock:
-            if live.is_stale or live.facts.state not in (wire.ACTIVE, wire.PAUSED):
-                return
-            await self.commit(live, facts=replace(live.facts, state=wire.STOPPING_ERROR, reason=reason))
-            await self._settle(live)
-        self.follow_up(live)
+        failed = lambda: replace(live.facts, state=wire.STOPPING_ERROR, reason=reason)  # noqa: E731
+        await self._change_alone(live, lambda: self.commit(live, facts=failed()))
 
     def sweep(self, number: int) -> None:
         self.spawn(self._sweeper.sweep(number))
@@ -370,45 +389,32 @@ class Experiments:
             return
         async with live.lock:
             known = live.trials[trial]
-            if known.is_over or assignment <= known.vacated:
-                return
-            live.parking.discard(trial)
-            is_finished = await self.jobs.is_finished(known)
-            decided = trials.decide_vacated(
-                known,
-                end,
-                state=live.facts.state,
-                is_finished=is_finished,
-                max_restarts=live.facts.spec.max_restarts,
-            )
-            restarts = known.num_restarts + decided.counts
-            known = replace(known, vacated=assignment, num_restarts=restarts, reason=decided.reason)
-            if decided.is_over:
-                await self.end_trial(live, known, decided.why, decided.reason)
-                await self._settle(live)
-            else:
-                await self.commit(live, changed=[known])
+            if not known.is_over and assignment > known.vacated:
+                await self._vacate(live, known, assignment, end)
+            await self._settle(live)  # also if this is repeated: the last time may have ended in between
         self.follow_up(live)
+
+    async def _vacate(self, live: LiveExperiment, known: Trial, assignment: int, end: AssignmentEnd) -> None:
+        live.parking.discard(known.number)
+        decided = trials.decide_vacated(
+            known,
+            end,
+            state=live.facts.state,
+            is_finished=await self.jobs.is_finished(known),
+            max_restarts=live.facts.spec.max_restarts,
+        )
+        restarts = known.num_restarts + decided.counts
+        known = replace(known, vacated=assignment, num_restarts=restarts, reason=decided.reason)
+        if decided.is_over:
+            await self.end_trial(live, known, decided.why, decided.reason)
+        else:
+            await self.commit(live, changed=[known])
 
     def note_parking(self, experiment: int, trial: int) -> None:
         """The pool wants the trial's slot: its next question, or the one that is held, is answered so."""
         if live := self.live.get(experiment):
             live.parking.add(trial)
             self.bell.ring_for(wire.trial_job(experiment, trial))
-
-
-def remembered(loaded: KeptExperiment, saved: Sequence[CheckpointRecord], now: float) -> LiveExperiment:
-    live = LiveExperiment(loaded.experiment)
-    for row in loaded.events:
-        live.follow(row.event)
-        if row.event["kind"] == "validated":
-            metric = "nan" if row.event["metric"] is None else row.event["metric"]
-            result = wire.TrialResult(length=row.event["length"], metric=metric, batches=row.batches)
-            live.note_result(row.event["trial"], result)
-        live.last_event = row.number
-    live.adopt(loaded.experiment, loaded.trials, now)
-    live.adopt_checkpoints(saved)
-    return live
 
 
 def _ended_if_over(facts: Experiment, operations: Sequence[Operation], num_open: int, now: float) -> Experiment:

@@ -14,10 +14,12 @@ from everstep import wire
 from everstep.coordinator.experiments.facts import CheckpointRecord, Experiment, Trial
 from everstep.coordinator.experiments.retention import best_first
 from everstep.coordinator.experiments.seam import Candidate
+from everstep.coordinator.store.experiment_rows import KeptExperiment
 from everstep.search.config import SearchConfig, read_searcher
 from everstep.search.events import Ask, Event, Operation, Suggested, event_from_plain, finite
 from everstep.search.read_space import read_space
 from everstep.search.search import Search
+from everstep.storage.database import StoreError
 from everstep.wire.experiments import WAITING
 
 BEGAN = {"kind": "began"}
@@ -46,6 +48,10 @@ class LiveExperiment:
     @property
     def number(self) -> int:
         return self.facts.number
+
+    def check_fresh(self) -> None:
+        if self.is_stale:
+            raise StoreError(f"experiment {self.number} is read again; ask again", code="experiment-reloads")
 
     # --- the fold
 
@@ -126,6 +132,20 @@ def begin_search(spec: wire.ExperimentSpec) -> tuple[SearchConfig, Search]:
     config = read_searcher(spec.searcher)
     space = read_space(spec.hyperparameters, num_micro_batches=spec.num_micro_batches)
     return config, Search.begin(config, space, spec.seed)
+
+
+def remembered(loaded: KeptExperiment, saved: Sequence[CheckpointRecord], now: float) -> LiveExperiment:
+    live = LiveExperiment(loaded.experiment)
+    for row in loaded.events:
+        live.follow(row.event)
+        if row.event["kind"] == "validated":
+            metric = "nan" if row.event["metric"] is None else row.event["metric"]
+            result = wire.TrialResult(length=row.event["length"], metric=metric, batches=row.batches)
+            live.note_result(row.event["trial"], result)
+        live.last_event = row.number
+    live.adopt(loaded.experiment, loaded.trials, now)
+    live.adopt_checkpoints(saved)
+    return live
 
 
 def summary_of(live: LiveExperiment, trials: Mapping[int, Trial]) -> dict[str, Any]:

@@ -67,7 +67,8 @@ class CheckpointSweeper:
             mark_deleted(connection, deleted)
             now = read_experiment(connection, number)  # people may have changed it meanwhile
             if now is not None:
-                swept = replace(now, needs_sweep=now.kept != experiment.kept, reason=now.reason + reason)
+                is_changed = (now.state, now.kept) != (experiment.state, experiment.kept)
+                swept = replace(now, needs_sweep=is_changed, reason=now.reason + reason)
                 write_changes(connection, Changes(experiment=swept))
 
         await self._store.write(write)
@@ -76,7 +77,8 @@ class CheckpointSweeper:
 
 
 def delete_files(checkpoints: Sequence[CheckpointRecord]) -> tuple[list[str], int]:
-    """The UUIDs of those that were deleted, and the number of those that could not be reached."""
+    """The UUIDs of those that are not there any more, and the number of those that could not be reached: a place that
+    is empty may be another machine's."""
     deleted: list[str] = []
     for each in checkpoints:
         key = CheckpointKey(generation=each.generation, step=each.step)
@@ -84,6 +86,8 @@ def delete_files(checkpoints: Sequence[CheckpointRecord]) -> tuple[list[str], in
             with closing(open_storage(each.uri)) as storage:
                 if storage.list(key.folder):
                     catalog.delete(storage, key)
+                    deleted.append(each.uuid)
+                elif storage.list():  # its trial has deleted it, or a sweep that was interrupted
                     deleted.append(each.uuid)
         except (EverstepError, OSError) as error:
             log.warning("checkpoint %s: %s", each.uuid, error)

@@ -48,6 +48,11 @@ class KnownAgent:
             if state.state != "ended" and (given is None or given.agent != self.agent):
                 yield number
 
+    def number_after(self, seen: int) -> None:
+        """An agent takes no orders with a lower number than it has seen, as those are once this clock was set back."""
+        if seen > self.orders_number:
+            self.orders_number, self.told = seen, ()
+
     def orders(
         self, live: Mapping[int, Assignment], ready: Mapping[int, wire.AssignmentOrder], over: Container[int]
     ) -> wire.PoolOrders:

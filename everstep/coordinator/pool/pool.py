@@ -106,6 +106,7 @@ class Pool:
     async def report(self, pool: str, name: str, message: wire.PoolReport) -> wire.PoolOrders:
         await self._is_open.wait()
         agent = self._greet(pool, name, message)
+        agent.number_after(message.seen)
         orders = agent.orders(self._kept, self._ready, self._ends)
         if orders.number == message.seen:
             await self._bell.wait(min(message.wait_s, LONGEST_HOLD_S), agent.group)

@@ -167,6 +167,18 @@ def play(store_url: str, request: pytest.FixtureRequest) -> Callable[..., None]:
 Play = Callable[..., None]
 
 
+def test_an_agent_gets_orders_after_the_coordinators_clock_was_set_back(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        agent = PuppetAgent(stage.pool)
+        agent.seen = seen = 1 << 52  # from a coordinator whose time was later
+        orders = await agent.until(lambda orders: bool(orders.run))
+        assert orders.number > seen
+        agent.run(orders.run[0].number)
+        assert (await agent.report()).number >= orders.number
+
+    play(story)
+
+
 def test_an_agent_gets_the_first_trial_and_the_next_when_that_has_ended(play: Play) -> None:
     async def story(stage: Stage) -> None:
         agent = PuppetAgent(stage.pool)

@@ -27,6 +27,7 @@ from everstep.wire.pool import AssignmentState, EndOrder, PoolOrders, PoolReport
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 KILL = "kill"
 _NOT_BEGUN = -int(signal.SIGTERM)
+_AWAY = 0.5  # of the time that trials wait for the coordinator: the end of one is not its own failure then
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,6 +175,9 @@ class PoolAgent:
         del self._running[number]
         if running.process.is_bereft:  # the process that it was a fork of was killed: not its own failure
             self._put_end(number, ended.code, was_asked=True, reason="the pool's agent lost it")
+        elif ended.code and self._reporter.silent_s > env.coordinator_deadline_s() * _AWAY:  # it waited in vain
+            reason = f"the coordinator was away for {self._reporter.silent_s:.0f} s"
+            self._put_end(number, ended.code, was_asked=True, reason=reason)
         else:
             reason = last_words(running.folder) or str(ended)
             self._put_end(number, ended.code, was_asked=running.was_asked, reason=reason)

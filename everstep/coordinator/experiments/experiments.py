@@ -322,8 +322,11 @@ class Experiments:
 
     async def _fail(self, live: LiveExperiment, error: EverstepError) -> None:
         reason = f"{error.message}" + (f"; {error.hint}" if error.hint else "")
-        failed = lambda: replace(live.facts, state=wire.STOPPING_ERROR, reason=reason)  # noqa: E731
-        await self._change_alone(live, lambda: self.commit(live, facts=failed()))
+
+        async def fail() -> None:
+            await self.commit(live, facts=replace(live.facts, state=wire.STOPPING_ERROR, reason=reason))
+
+        await self._change_alone(live, fail)
 
     def sweep(self, number: int) -> None:
         self.spawn(self._sweeper.sweep(number))

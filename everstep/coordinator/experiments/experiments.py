@@ -21,7 +21,7 @@ from everstep.coordinator.experiments import trials
 from everstep.coordinator.experiments.facts import LIVE, STOPPING, CheckpointRecord, Experiment, Trial
 from everstep.coordinator.experiments.live import BEGAN, LiveExperiment, remembered, summary_of
 from everstep.coordinator.experiments.seam import KILL, AssignmentEnd, Candidate, NoSlots, SlotHolder
-from everstep.coordinator.experiments.states import ending_state, final_state
+from everstep.coordinator.experiments.states import ended_if_over
 from everstep.coordinator.experiments.suggesting import Suggester
 from everstep.coordinator.experiments.sweeping import CheckpointSweeper
 from everstep.coordinator.experiments.trial_jobs import TrialJobs, trial_policy
@@ -40,7 +40,7 @@ from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
 from everstep.errors import UNKNOWN, EverstepError, Refused
-from everstep.search.events import USER_CANCELED, Event, Operation, SearchOver, TrialEnded, to_plain
+from everstep.search.events import USER_CANCELED, Event, Operation, TrialEnded, to_plain
 from everstep.storage.database import StoreError
 
 log = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class Experiments:
             (not each.is_over) - (each.number in live.trials and not live.trials[each.number].is_over)
             for each in own.values()
         )
-        after = _ended_if_over(facts or live.facts, operations, num_open, now)
+        after = ended_if_over(facts or live.facts, operations, num_open, now)
         if after.is_over and not live.facts.is_over:
             live.last_event += event is not None
             after = replace(after, summary=summary_of(live, ChainMap(own, live.trials)))
@@ -397,6 +397,11 @@ class Experiments:
             await self._settle(live)  # also if this is repeated: the last time may have ended in between
         self.follow_up(live)
 
+    async def buried(self, experiment: int, trial: int, assignment: int) -> None:
+        live = await self.find(experiment)
+        if live is not None and not live.trials[trial].is_over:
+            await self.jobs.bury(live.trials[trial], assignment)
+
     async def _vacate(self, live: LiveExperiment, known: Trial, assignment: int, end: AssignmentEnd) -> None:
         live.parking.discard(known.number)
         decided = trials.decide_vacated(
@@ -408,6 +413,8 @@ class Experiments:
         )
         restarts = known.num_restarts + decided.counts
         known = replace(known, vacated=assignment, num_restarts=restarts, reason=decided.reason)
+        if not end.is_lost:
+            await self.jobs.bury(known, assignment)
         if decided.is_over:
             await self.end_trial(live, known, decided.why, decided.reason)
         else:
@@ -418,16 +425,6 @@ class Experiments:
         if live := self.live.get(experiment):
             live.parking.add(trial)
             self.bell.ring_for(wire.trial_job(experiment, trial))
-
-
-def _ended_if_over(facts: Experiment, operations: Sequence[Operation], num_open: int, now: float) -> Experiment:
-    if over := next((each for each in operations if isinstance(each, SearchOver)), None):
-        facts = replace(facts, state=ending_state(over.state, num_open), reason=over.reason)
-    if facts.state in STOPPING and not num_open:
-        facts = replace(facts, state=final_state(facts.state))
-    if facts.state in wire.ENDED and facts.ended_at is None:
-        facts = replace(facts, ended_at=now, needs_sweep=True)
-    return facts
 
 
 def _row(

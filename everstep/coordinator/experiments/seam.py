@@ -48,6 +48,9 @@ class TrialSource(Protocol):
     async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None:
         """The assignment's process has ended. May be repeated."""
 
+    async def buried(self, experiment: int, trial: int, assignment: int) -> None:
+        """All that ran as this assignment, which was lost, is dead for certain. May be repeated."""
+
 
 class SlotHolder(Protocol):
     def holds(self, experiment: int, trial: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
@@ -50,6 +51,19 @@ class TrialJobs:
             return (await self._find(trial.job)).kept.is_finished
         except Refused:  # removed after its days
             return False
+
+    async def bury(self, trial: Trial, assignment: int) -> None:
+        """Its workers of this assignment are dead for certain: others need not wait until they have fenced themselves
+        off."""
+        if trial.started_at is None:
+            return
+        try:
+            job = await self._find(trial.job)
+        except Refused:
+            return
+        for worker in list(job.roster.workers.values()):
+            if worker.agent.rpartition("-")[2] == str(assignment):
+                await job.exited(worker.worker, wire.WorkerExit(exit_code=-signal.SIGKILL))
 
     async def stop(self, trial: Trial, reason: str) -> None:
         if trial.started_at is None:

@@ -61,6 +61,7 @@ class Pool:
         self._unsaved: dict[int, Assignment] = {}
         self._unsaved_agents: set[tuple[str, str]] = set()
         self._gone: set[tuple[str, str]] = set()
+        self._dead: dict[tuple[str, str], int] = {}  # agents of which nothing is left up to an assignment's number
         self._last_number = 0
         self._look_at: float | None = None
         self._has_changed, self._is_open = asyncio.Event(), asyncio.Event()
@@ -128,6 +129,7 @@ class Pool:
             return
         del self._agents[pool, name]
         self._gone.add((pool, name))
+        self._dead[pool, name] = self._last_number
         self._lose(agent, f"{name} has left: {message.reason}")
         self.note_change()
 
@@ -148,6 +150,7 @@ class Pool:
             )
         if agent.incarnation and message.incarnation != agent.incarnation:
             agent.past.add(agent.incarnation)
+            self._dead[pool, name] = self._last_number
             self._lose(agent, f"{name} was started again")
         facts = (message.incarnation, message.num_slots, message.kind)
         if facts != (agent.incarnation, agent.num_slots, agent.kind):
@@ -236,6 +239,7 @@ class Pool:
                 self._lose(agent, why)
         await self._save()
         await self._settle()
+        await self._bury()
         await self._prepare()
         await self._decide()
         self._ring()
@@ -250,6 +254,13 @@ class Pool:
             self._ready.pop(number, None)
             del self._ends[number]
         await self._save()
+
+    async def _bury(self) -> None:
+        """An agent that was started again, or has left: all that it ran before is dead, also what was lost earlier."""
+        for key, up_to in list(self._dead.items()):
+            for each in await self._rows.lost(*key, up_to):
+                await self._trials.buried(each.experiment, each.trial, each.number)
+            del self._dead[key]
 
     async def _prepare(self) -> None:
         """Orders that were kept, and that no agent knows of: the coordinator died before they were sent."""

@@ -317,3 +317,19 @@ def test_an_experiment_that_is_deleted_during_a_sweep_is_swept_again(staged, mon
         assert swept == [[], [report.uuid]]
 
     staged(story)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_workers_of_an_assignment_that_is_dead_for_certain_are_not_waited_for(staged, is_lost):
+    async def story(stage):
+        number = await stage.create("random", max_trials=1)
+        job = await stage.service.job((await stage.place(1)).job)
+        first = stage.slots.number
+        request = wire.ReserveWorker(agent=f"local-{first}", request="r")
+        worker = (await job.reserve(request)).worker
+        await stage.vacate(number, 1, exit_code=1, is_lost=is_lost)
+        assert (job.kept.workers[worker].status == "dead") is not is_lost
+        await stage.service.experiments.buried(number, 1, first)
+        assert job.kept.workers[worker].status == "dead"
+
+    staged(story)

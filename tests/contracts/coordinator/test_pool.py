@@ -26,6 +26,7 @@ class Trials:
         self.parking: list[int] = []
         self.placed_as: list[tuple[int, int]] = []
         self.ends: list[tuple[int, int, AssignmentEnd]] = []
+        self.dead: list[tuple[int, int]] = []
 
     def candidates(self) -> list[Candidate]:
         return list(self.wanting.values())
@@ -53,6 +54,9 @@ class Trials:
 
     async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None:
         self.ends.append((trial, assignment, end))
+
+    async def buried(self, experiment: int, trial: int, assignment: int) -> None:
+        self.dead.append((trial, assignment))
 
 
 def candidate(trial: int) -> Candidate:
@@ -165,6 +169,19 @@ def play(store_url: str, request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 Play = Callable[..., None]
+
+
+def test_what_was_lost_with_an_agent_is_dead_once_it_is_started_again(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        (first,) = await PuppetAgent(stage.pool).begin()
+        stage.pool.note_hang_up("default", "a", "first")
+        await until(lambda: stage.trials.ends)
+        assert not stage.trials.dead, "it may be cut off, and go on"
+        await stage.restart()
+        await PuppetAgent(stage.pool, incarnation="second").begin()
+        assert stage.trials.dead == [(1, first.number)]
+
+    play(story)
 
 
 def test_an_agent_gets_orders_after_the_coordinators_clock_was_set_back(play: Play) -> None:

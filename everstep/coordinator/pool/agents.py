@@ -48,6 +48,13 @@ class KnownAgent:
             if state.state != "ended" and (given is None or given.agent != self.agent):
                 yield number
 
+    def runs(self, number: int) -> bool:
+        return number in self.reported and self.reported[number].state != "ended"
+
+    def has_ended_strays(self, states: Iterable[wire.AssignmentState], live: Container[int]) -> bool:
+        """Since its last report."""
+        return any(each.state == "ended" and each.number not in live and self.runs(each.number) for each in states)
+
     def number_after(self, seen: int) -> None:
         """An agent takes no orders with a lower number than it has seen, as those are once this clock was set back."""
         if seen > self.orders_number:

@@ -150,12 +150,13 @@ class Pool:
             )
         if agent.incarnation and message.incarnation != agent.incarnation:
             agent.past.add(agent.incarnation)
-            self._dead[pool, name] = self._last_number
             self._lose(agent, f"{name} was started again")
         facts = (message.incarnation, message.num_slots, message.kind)
         if facts != (agent.incarnation, agent.num_slots, agent.kind):
             agent.incarnation, agent.num_slots, agent.kind = facts
             self._unsaved_agents.add((pool, name))
+        if not agent.is_heard or agent.has_ended_strays(message.assignments, self._live):
+            self._dead[pool, name] = self._last_number
         is_news = not agent.is_heard or agent.reported.keys() != {each.number for each in message.assignments}
         agent.heard_at, agent.is_heard, agent.is_lost, agent.hung_up_at = self._now(), True, False, None
         agent.reported = {each.number: each for each in message.assignments}
@@ -256,10 +257,12 @@ class Pool:
         await self._save()
 
     async def _bury(self) -> None:
-        """An agent that was started again, or has left: all that it ran before is dead, also what was lost earlier."""
+        """What was lost with an agent that is heard again, or has left, and that it does not run any more."""
         for key, up_to in list(self._dead.items()):
+            agent = self._agents.get(key)
             for each in await self._rows.lost(*key, up_to):
-                await self._trials.buried(each.experiment, each.trial, each.number)
+                if agent is None or not agent.runs(each.number):
+                    await self._trials.buried(each.experiment, each.trial, each.number)
             del self._dead[key]
 
     async def _prepare(self) -> None:

@@ -176,10 +176,25 @@ def test_what_was_lost_with_an_agent_is_dead_once_it_is_started_again(play: Play
         (first,) = await PuppetAgent(stage.pool).begin()
         stage.pool.note_hang_up("default", "a", "first")
         await until(lambda: stage.trials.ends)
-        assert not stage.trials.dead, "it may be cut off, and go on"
+        assert (1, first.number) not in stage.trials.dead, "it may be cut off, and go on"
         await stage.restart()
         await PuppetAgent(stage.pool, incarnation="second").begin()
-        assert stage.trials.dead == [(1, first.number)]
+        assert (1, first.number) in stage.trials.dead
+
+    play(story)
+
+
+def test_what_an_agent_that_was_cut_off_still_runs_is_dead_once_it_has_ended(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        agent = PuppetAgent(stage.pool)
+        (first,) = await agent.begin()
+        stage.pool.note_hang_up("default", "a", "first")
+        await until(lambda: stage.trials.ends)
+        await agent.until(lambda orders: [each.number for each in orders.end] == [first.number])
+        assert (1, first.number) not in stage.trials.dead
+        agent.end(first.number)
+        await agent.begin()
+        assert (1, first.number) in stage.trials.dead
 
     play(story)
 

@@ -175,7 +175,9 @@ class PoolAgent:
         del self._running[number]
         if running.process.is_bereft:  # the process that it was a fork of was killed: not its own failure
             self._put_end(number, ended.code, was_asked=True, reason="the pool's agent lost it")
-        elif ended.code and self._reporter.silent_s > env.coordinator_deadline_s() * _AWAY:  # it waited in vain
+        elif (
+            ended.code and self._reporter.silent_s > env.coordinator_deadline_s() * _AWAY
+        ):  # it waited without an answer
             reason = f"the coordinator was away for {self._reporter.silent_s:.0f} s"
             self._put_end(number, ended.code, was_asked=True, reason=reason)
         else:

@@ -257,7 +257,7 @@ class Pool:
         await self._save()
 
     async def _bury(self) -> None:
-        """What was lost with an agent that is heard again, or has left, and that it does not run any more."""
+        """Assignments lost with an agent are dead once it is heard again without them, or has left."""
         for key, up_to in list(self._dead.items()):
             agent = self._agents.get(key)
             for each in await self._rows.lost(*key, up_to):

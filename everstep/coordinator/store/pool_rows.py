@@ -42,7 +42,7 @@ class PoolStore:
         return await self._store.in_thread(lambda: self._store.read(_load))
 
     async def lost(self, pool: str, agent: str, up_to: int) -> list[Assignment]:
-        """Those whose ends nobody has confirmed."""
+        """Those whose ends were never confirmed."""
         columns = ASSIGNMENTS.c
         wanted = select(ASSIGNMENTS).where(
             columns.pool == pool, columns.agent == agent, columns.state == LOST, columns.number <= up_to

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from everstep import wire
 from everstep.coordinator.clock import Clock
@@ -62,7 +63,8 @@ class Service:
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
         self.pool = Pool(store, now=self._clock.now, turns=self._turns)
-        trial_jobs = TrialJobs(self.create, self.job)
+        # Searches have limits of their own; a trial that gets no job would keep all others waiting.
+        trial_jobs = TrialJobs(partial(self.create, is_limited=False), self.job)
         self.experiments = Experiments(store, self._reader, trial_jobs, self._turns, self._clock.now)
         self.trials = TrialCalls(self.experiments)
         self.checkpoints = CheckpointRecords(store, self.experiments)
@@ -113,7 +115,7 @@ class Service:
     async def knows(self, name: str) -> bool:
         return name in self._jobs or await self._load(name) is not None
 
-    async def create(self, name: str, spec: wire.JobSpec) -> CoordinatedJob:
+    async def create(self, name: str, spec: wire.JobSpec, *, is_limited: bool = True) -> CoordinatedJob:
         if not ID.fullmatch(name):
             raise Refused(
                 "a job's id is up to 128 letters, digits, dots, dashes and underscores",
@@ -124,7 +126,8 @@ class Service:
             return found
         async with self._opening:
             if name not in self._jobs:
-                check_jobs(sum(not job.kept.is_over for job in self._jobs.values()))
+                if is_limited:
+                    check_jobs(sum(not job.kept.is_over for job in self._jobs.values()))
                 roster = Roster(job=name, name=spec.name, policy=spec.policy, config=spec.config)
                 band = JobBand()
                 marks = band.begin()

@@ -30,6 +30,7 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 KILL = "kill"
 PRUNE_S = 3600.0
 _NOT_BEGUN = -int(signal.SIGTERM)
+_AWAY = 0.5  # of the time that trials wait for the coordinator: the end of one is not its own failure then
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,6 +187,11 @@ class PoolAgent:
         del self._running[number]
         if running.process.is_bereft or ended.code == LOST:  # with the process that it was a fork of
             self._put_end(number, ended.code, was_asked=True, reason="the pool's agent lost it")
+        elif (
+            ended.code and self._reporter.silent_s > env.coordinator_deadline_s() * _AWAY
+        ):  # it waited without an answer
+            reason = f"the coordinator was away for {self._reporter.silent_s:.0f} s"
+            self._put_end(number, ended.code, was_asked=True, reason=reason)
         else:
             reason = last_words(running.folder) or str(ended)
             self._put_end(number, ended.code, was_asked=running.was_asked, reason=reason)

@@ -27,7 +27,7 @@ from everstep.pool.options import DEFAULT_POOL
 from everstep.process import Child, own_command, process_state, start_detached, started_at, wait_for_end
 from everstep.storage import private_file
 from everstep.waiting import wait_until
-from everstep.wire.experiments import ENDED, PAUSED
+from everstep.wire.experiments import LIVE, PAUSED
 
 Say = Callable[[str], None]
 
@@ -36,7 +36,7 @@ STOP_S = 120.0  # trials save before they leave
 _NUM_TRIES = 3
 _LOOK_S = 1.0
 _AGAIN_S = 0.5
-_AT_REST = (*ENDED, PAUSED)
+_AT_WORK = ",".join(each for each in LIVE if each != PAUSED)
 
 _uses: list[IO[bytes]] = []  # of this process, until it ends
 
@@ -248,8 +248,7 @@ class IdleWatch:
                 pool = coordinator.pool(DEFAULT_POOL)
                 if pool.num_queued or pool.num_free < pool.num_slots:
                     return True
-                found = coordinator.experiments(limit=1000)
-                return any(each.state not in _AT_REST for each in found.experiments)
+                return coordinator.experiments(limit=1, state=_AT_WORK).num_found > 0
         except EverstepError:
             return True
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
@@ -36,12 +37,18 @@ class PoolReporter:
         self._connect, self._pool, self._agent, self._look = connect, pool, agent, look
         self._on_orders, self._on_failure, self._say = on_orders, on_failure, say
         self._seen = 0
+        self._heard_at = time.monotonic()
         self._lock = threading.Lock()
         self._has_changed, self._is_closed = threading.Event(), threading.Event()
 
     def open(self) -> None:
         for duty in (self._ask_on, self._push):
             threading.Thread(target=self._guarded, args=(duty,), name=f"pool {duty.__name__}", daemon=True).start()
+
+    @property
+    def silent_s(self) -> float:
+        """How long the coordinator has been away."""
+        return time.monotonic() - self._heard_at
 
     def push(self) -> None:
         """Report soon: something has changed."""
@@ -78,7 +85,9 @@ class PoolReporter:
                 self._take(patiently(partial(self._report, coordinator, 0.0), math.inf, stop=self._is_closed))
 
     def _report(self, coordinator: Coordinator, hold_s: float) -> PoolOrders:
-        return coordinator.report_pool(self._pool, self._agent, self._look(self._seen, hold_s))
+        orders = coordinator.report_pool(self._pool, self._agent, self._look(self._seen, hold_s))
+        self._heard_at = time.monotonic()
+        return orders
 
     def _take(self, orders: PoolOrders) -> None:
         with self._lock:

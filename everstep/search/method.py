@@ -57,6 +57,8 @@ class TrialRecord:
 class Method:
     """A searcher: `start` once, then one call for each event; operations are collected in `out`."""
 
+    counts_past = False  # whether results past the target, as far as they are kept, may be the best
+
     def __init__(self, config: SearchConfig, space: Space, seed: int) -> None:
         self.config, self.space, self.seed = config, space, seed
         self.trials: dict[int, TrialRecord] = {}
@@ -144,7 +146,7 @@ class Method:
             (self.rank(metric, trial.number), trial.number, metric, length)
             for trial in self.trials.values()
             for length, metric in trial.results.items()
-            if metric is not None and (trial.target is None or length <= trial.target)
+            if metric is not None and (self.counts_past or trial.target is None or length <= trial.target)
         ]
         return min(found)[1:] if found else None
 
@@ -180,6 +182,13 @@ class Method:
         self.num_over = sum(trial.is_over for trial in self.trials.values())
         self.done = None if plain["done"] is None else SearchOver(**plain["done"])
         self.load_more(plain)
+
+
+def comes_later(trial: TrialRecord, length: int) -> bool:
+    """Whether a result at the target, or past it, comes after the one that counts: the first by length. How many more
+    a script reports before it ends depends on timing."""
+    past = [each for each in trial.results if trial.target is not None and each >= trial.target]
+    return bool(past) and length >= min(past)
 
 
 def shown(metric: float | None) -> str:

@@ -7,19 +7,22 @@ ask again."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from everstep.errors import UsageError
 from everstep.search.config import SearchConfig
 from everstep.search.events import Ask, Suggested, TrialEnded, Validated, finite
-from everstep.search.method import STOPPED, TRAINING, Method, TrialRecord
+from everstep.search.method import STOPPED, TRAINING, Method, TrialRecord, comes_later
 from everstep.search.space import Space
 
 COHORT = 8  # trials, unless the file says more: a fixed number, never that of the slots
 
 
 class ModelBased(Method):
+    counts_past = True
+
     def __init__(self, config: SearchConfig, space: Space, seed: int) -> None:
         super().__init__(config, space, seed)
         self._size = config.cohort or COHORT
@@ -66,9 +69,11 @@ class ModelBased(Method):
         return self._samples.pop(number)
 
     def validated(self, trial: TrialRecord, event: Validated) -> None:
-        if event.length > max(trial.results, default=-1):  # the last one counts
-            trial.results = {event.length: finite(event.metric)}
         limit = self.config.max_length
+        known = max(trial.results, default=-1)
+        is_first = limit is not None and limit <= event.length < known
+        if (event.length > known and not comes_later(trial, event.length)) or is_first:
+            trial.results = {event.length: finite(event.metric)}  # the last one counts, up to the first past the limit
         if limit is not None and event.length >= limit and trial.state == TRAINING:
             self.stop(trial, f"trained to {limit} {self.config.unit}, the full length")
         self._settle(trial)
@@ -81,7 +86,8 @@ class ModelBased(Method):
     def _settle(self, trial: TrialRecord) -> None:
         if trial.fraction == 1.0 or not trial.is_over:
             return
-        if trial.last_length is None or trial.last_length <= max(trial.results, default=0):
+        last = max(trial.results, default=0)
+        if trial.last_length is None or trial.last_length <= last or (trial.target or math.inf) <= last:
             trial.fraction = 1.0
             self._num_waiting -= 1
             if self._num_waiting == 0 and self.has_more():

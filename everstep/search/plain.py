@@ -9,12 +9,14 @@ from everstep.errors import UsageError
 from everstep.search import grid
 from everstep.search.config import ARRIVAL, MOST_TRIALS, SearchConfig
 from everstep.search.events import INVALID_HP, TrainTo, TrialEnded, Validated, finite
-from everstep.search.method import MOST_REPLACEMENTS, REPLACED, STOPPED, TRAINING, Method, TrialRecord
+from everstep.search.method import MOST_REPLACEMENTS, REPLACED, STOPPED, TRAINING, Method, TrialRecord, comes_later
 from everstep.search.space import Space
 
 
 class Plain(Method):
     """Trial n has sample n, or the n-th point from the end of the grid. A random trial with InvalidHP is replaced."""
+
+    counts_past = True
 
     def __init__(self, config: SearchConfig, space: Space, seed: int) -> None:
         super().__init__(config, space, seed)
@@ -32,8 +34,15 @@ class Plain(Method):
         self._fill()
 
     def validated(self, trial: TrialRecord, event: Validated) -> None:
-        keep_best(self, trial, event)
         limit = self.config.max_length
+        past = {length: metric for length, metric in trial.results.items() if limit is not None and length >= limit}
+        if limit is None or event.length < limit:
+            trial.results = {length: metric for length, metric in trial.results.items() if length not in past}
+            keep_best(self, trial, event)
+            trial.results |= past
+        elif not comes_later(trial, event.length):
+            within = {length: metric for length, metric in trial.results.items() if length not in past}
+            trial.results = within | {event.length: finite(event.metric)}
         if trial.state != TRAINING or trial.target is None or event.length < trial.target:
             return
         if limit is not None and event.length >= limit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,25 @@ def test_what_runs_goes_on_while_the_coordinator_is_dead_and_after_its_restart(t
         stage.trials.let_go()
         assert stage.trials.wait_state(experiment, "COMPLETED", "ERROR").state == "COMPLETED"
         assert stage.trials.starts == starts, "no trial was started again"
+
+
+def test_a_trial_that_waits_in_vain_for_the_coordinator_has_not_failed(tmp_path: Path) -> None:
+    with PoolStage(tmp_path, EVERSTEP_NURSERY="off", EVERSTEP_COORDINATOR_DEADLINE_S="3") as stage:
+        stage.join()
+        experiment = stage.trials.create(1, "--hold", max_restarts=0)
+        (start,) = stage.trials.wait_starts(1)
+        stage.kill_coordinator()
+        stage.coordinator.process.wait()
+        until(lambda: len(list(stage.agent_folder("a").glob("assignments/*/run.json"))) == 1)
+        killed_at = time.monotonic()
+        until(lambda: time.monotonic() > killed_at + 3.0)
+        stage.trials.let_go()
+        until(lambda: are_gone([start["pid"]]))
+        until(lambda: '"exit_code": 1' in next(stage.agent_folder("a").glob("assignments/*/run.json")).read_text())
+        stage.start_coordinator()
+        stage.trials.wait_state(experiment, "COMPLETED", "ERROR")
+        (trial,) = stage.trials.trials(experiment)
+        assert (trial.state, trial.num_restarts) == ("COMPLETED", 0), trial.reason
 
 
 def test_a_paused_experiment_gives_its_slots_back_and_goes_on_when_it_is_activated(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sqlalchemy import Connection
+
 from everstep import wire
 from everstep.coordinator.experiments import programs
 from everstep.coordinator.experiments.checkpoint_records import CheckpointRecords
@@ -15,13 +17,14 @@ from everstep.coordinator.experiments.facts import DELETED, Experiment, Trial
 from everstep.coordinator.experiments.live import LiveExperiment, begin_search
 from everstep.coordinator.experiments.results import results_of
 from everstep.coordinator.experiments.reuse import check_reuse
-from everstep.coordinator.experiments.states import decide_action
+from everstep.coordinator.experiments.states import StateChange, decide_action
 from everstep.coordinator.experiments.verification import verification
 from everstep.coordinator.experiments.views import best_trials_first, event_view, experiment_view, trial_view
 from everstep.coordinator.store.experiment_rows import (
     Changes,
     forget_events,
     read_events,
+    read_experiment,
     read_experiments,
     read_request,
     read_trial_key,
@@ -49,7 +52,7 @@ class ExperimentCalls:
         async with self._experiments.creating:
             known = await self._reader.read(lambda connection: read_request(connection, spec.request))
             if known is not None:
-                return await self.view(known)
+                return await self._view_of(known)
             check_search(spec)
             check_reuse(spec)
             warm_start = await self._checkpoints.warm_start(spec)
@@ -79,7 +82,7 @@ class ExperimentCalls:
         live = await self._experiments.find(number)
         if live is None:
             await self._act_on_ended(number, message)
-            return await self.view(number) if message.action != "delete" else await self._deleted_view(number)
+            return await self._view_of(number)
         async with live.lock:
             change = decide_action(
                 number,
@@ -92,51 +95,42 @@ class ExperimentCalls:
             if change is not None:
                 facts = replace(live.facts, state=change.state, reason=change.reason)
                 await self._experiments.commit(live, facts=facts)
-        if change is not None:
-            await self._experiments.settle(live)
-            self._experiments.follow_up(live)
+        await self._experiments.settle(live)  # also if it is repeated: the last time may have ended in between
+        self._experiments.follow_up(live)
         return await self.view(number)
 
     async def _act_on_ended(self, number: int, message: wire.ExperimentAction) -> None:
-        facts = await self._experiments.facts(number)
-        change = decide_action(
-            number,
-            facts.state,
-            is_archived=facts.is_archived,
-            action=message.action,
-            why=message.reason,
-            num_open=0,
-        )
-        if change is None:
-            return
-        is_deleted = change.state == DELETED
-        reason = change.reason if is_deleted else facts.reason
-        after = replace(
-            facts,
-            state=change.state,
-            is_archived=change.is_archived,
-            reason=reason,
-            needs_sweep=facts.needs_sweep or is_deleted,
-        )
+        await self._experiments.facts(number)
 
-        def write(connection: Any) -> None:
-            write_changes(connection, Changes(experiment=after))
-            if is_deleted:
+        def write(connection: Connection) -> bool:
+            facts = _there(read_experiment(connection, number))  # others may have changed it meanwhile
+            change = decide_action(
+                number,
+                facts.state,
+                is_archived=facts.is_archived,
+                action=message.action,
+                why=message.reason,
+                num_open=0,
+            )
+            if change is not None:
+                write_changes(connection, Changes(experiment=_acted(facts, change)))
+            if is_deleted := change is not None and change.state == DELETED:
                 forget_events(connection, number)
+            return is_deleted
 
-        await self._store.write(write)
-        if is_deleted:
+        if await self._store.write(write):
             self._experiments.sweep(number)
 
-    async def _deleted_view(self, number: int) -> wire.ExperimentView:
-        return experiment_view(await self._experiments.facts(number), None, {}, self._experiments.holder)
+    async def _view_of(self, number: int) -> wire.ExperimentView:
+        """Also of one that was deleted."""
+        facts = await self._experiments.facts(number)
+        return experiment_view(facts, *self._living(facts))
 
     async def change(self, number: int, message: wire.ExperimentChange) -> wire.ExperimentView:
         live = await self._experiments.find(number)
         if live is None:
-            after = _changed(await self._known(number), message)
-            await self._store.write(lambda connection: write_changes(connection, Changes(experiment=after)))
-            if after.needs_sweep:
+            await self._known(number)
+            if await self._store.write(lambda connection: _write_changed(connection, number, message)):
                 self._experiments.sweep(number)
         else:
             async with live.lock:
@@ -307,6 +301,29 @@ def _new(spec: wire.ExperimentSpec, warm_start: Mapping[str, Any]) -> Experiment
         warm_start=warm_start,
         created_at=time.time(),
     )
+
+
+def _there(experiment: Experiment | None) -> Experiment:
+    assert experiment is not None  # none is ever removed
+    return experiment
+
+
+def _acted(facts: Experiment, change: StateChange) -> Experiment:
+    is_deleted = change.state == DELETED
+    return replace(
+        facts,
+        state=change.state,
+        is_archived=change.is_archived,
+        reason=change.reason if is_deleted else facts.reason,
+        needs_sweep=facts.needs_sweep or is_deleted,
+    )
+
+
+def _write_changed(connection: Connection, number: int, message: wire.ExperimentChange) -> bool:
+    """Of one that is over. Whether it is to be swept."""
+    after = _changed(_there(read_experiment(connection, number)), message)
+    write_changes(connection, Changes(experiment=after))
+    return after.needs_sweep
 
 
 def _changed(facts: Experiment, message: wire.ExperimentChange) -> Experiment:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import ChainMap
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,17 +20,16 @@ from everstep.coordinator.clock import Now
 from everstep.coordinator.experiments import trials
 from everstep.coordinator.experiments.facts import LIVE, STOPPING, CheckpointRecord, Experiment, Trial
 from everstep.coordinator.experiments.live import BEGAN, LiveExperiment, summary_of
-from everstep.coordinator.experiments.results import result_of
+from everstep.coordinator.experiments.results import remembered
 from everstep.coordinator.experiments.reusing import TrialReuse
 from everstep.coordinator.experiments.seam import KILL, AssignmentEnd, Candidate, NoSlots, SlotHolder
-from everstep.coordinator.experiments.states import ending_state, final_state
+from everstep.coordinator.experiments.states import ended_if_over
 from everstep.coordinator.experiments.suggesting import Suggester
 from everstep.coordinator.experiments.sweeping import CheckpointSweeper
 from everstep.coordinator.experiments.trial_jobs import TrialJobs, trial_policy
 from everstep.coordinator.store.experiment_rows import (
     Changes,
     EventRow,
-    KeptExperiment,
     read_beginning,
     read_checkpoints,
     read_experiment,
@@ -44,7 +43,7 @@ from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
 from everstep.errors import UNKNOWN, EverstepError, Refused
-from everstep.search.events import USER_CANCELED, Event, Operation, SearchOver, TrialEnded, to_plain
+from everstep.search.events import USER_CANCELED, Event, Operation, TrialEnded, to_plain
 from everstep.storage.database import StoreError
 
 log = logging.getLogger(__name__)
@@ -64,6 +63,7 @@ class Experiments:
         self._last_number = self._last_trial_id = 0
         self.creating = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reading_again: set[int] = set()
         self._suggester = Suggester()
         self._reuse = TrialReuse(self)
         self._sweeper = CheckpointSweeper(store, lambda: [each.facts for each in self.live.values()])
@@ -93,8 +93,8 @@ class Experiments:
     async def find(self, number: int) -> LiveExperiment | None:
         """None: it is over, or there is none."""
         live = self.live.get(number)
-        if live is not None and live.is_stale:
-            raise StoreError(f"experiment {number} is read again; ask again", code="experiment-reloads")
+        if live is not None:
+            live.check_fresh()
         return live
 
     async def facts(self, number: int) -> Experiment:
@@ -115,6 +115,8 @@ class Experiments:
         lent = await self._store.in_thread(lambda: self._store.read(lambda c: read_lent(c, number)))
         if loaded is None or loaded.experiment.is_over:
             self.live.pop(number, None)
+            if loaded is not None and loaded.experiment.needs_sweep:
+                self.sweep(number)
             return
         live = await asyncio.to_thread(remembered, loaded, saved, self.now())
         for each in lent:
@@ -124,14 +126,26 @@ class Experiments:
             await self._settle(live)
         self.follow_up(live)
 
-    async def _reload(self, live: LiveExperiment) -> None:
-        """What could not be written may have been: only the store knows."""
-        while True:
+    def _read_again(self, live: LiveExperiment) -> None:
+        """What could not be written may have been: only the store knows. One task, so that none replaces what another
+        has read and changed."""
+        live.is_stale = True
+        if live.number not in self._reading_again:
+            self._reading_again.add(live.number)
+            self.spawn(self._reload(live.number))
+
+    async def _reload(self, number: int) -> None:
+        while number in self._reading_again:
             await asyncio.sleep(STORE_PAUSE_S)
             try:
-                return await self._load(live.number)
+                await self._load(number)
             except StoreError as error:
-                log.error("experiment %d: %s", live.number, error)
+                log.error("experiment %d: %s", number, error)
+                continue
+            if (live := self.live.get(number)) is None or not live.is_stale:
+                self._reading_again.discard(number)
+        self.bell.ring()
+        self.holder.note_change()
 
     # --- changing: with the experiment's lock
 
@@ -139,8 +153,8 @@ class Experiments:
         """A new experiment, with the lock `creating`."""
         live = LiveExperiment(replace(facts, number=self._last_number + 1))
         operations = await asyncio.to_thread(live.apply, None)
+        self._last_number = live.number  # also if it seems not to be kept: it may have been
         await self.commit(live, event=BEGAN, operations=operations, facts=live.facts)
-        self._last_number = live.number
         if live.facts.state in LIVE:
             self.live[live.number] = live
         self.follow_up(live)
@@ -148,6 +162,7 @@ class Experiments:
 
     async def fold(self, live: LiveExperiment, event: Event, changed: Iterable[Trial] = (), **more: Any) -> None:
         """One event of the search."""
+        live.check_fresh()
         operations = live.apply(event)
         await self.commit(live, event=to_plain(event), operations=operations, changed=changed, **more)
 
@@ -162,6 +177,7 @@ class Experiments:
         checkpoints: Sequence[CheckpointRecord] = (),
         result: wire.TrialResult | None = None,
     ) -> None:
+        live.check_fresh()  # again: others may have waited for the lock meanwhile
         now, own = time.time(), {each.number: each for each in changed}
         known = ChainMap(own, live.trials)
         told = trials.operated(known, operations, experiment=live.number, next_id=self._last_trial_id + 1, now=now)
@@ -170,7 +186,7 @@ class Experiments:
             (not each.is_over) - (each.number in live.trials and not live.trials[each.number].is_over)
             for each in own.values()
         )
-        after = _ended_if_over(facts or live.facts, operations, num_open, now)
+        after = ended_if_over(facts or live.facts, operations, num_open, now)
         if after.is_over and not live.facts.is_over:
             live.last_event += event is not None
             after = replace(after, summary=summary_of(live, ChainMap(own, live.trials)))
@@ -185,9 +201,7 @@ class Experiments:
         try:
             await self._store.write(lambda connection: write_changes(connection, changes))
         except BaseException:  # a call that is given up, too: only the store knows now
-            live.is_stale = True
-            if live.number in self.live:
-                self.spawn(self._reload(live))
+            self._read_again(live)
             raise
         live.last_event += event is not None
         self._adopt(live, after, own.values(), checkpoints, is_event=event is not None)
@@ -297,21 +311,29 @@ class Experiments:
             return
         finally:
             live.is_asking = False
-        async with live.lock:
-            if live.is_stale or live.facts.state not in (wire.ACTIVE, wire.PAUSED):
-                return
-            await self.fold(live, suggested)
-            await self._settle(live)
+        await self._change_alone(live, lambda: self.fold(live, suggested))
+
+    async def _change_alone(self, live: LiveExperiment, change: Callable[[], Awaitable[None]]) -> None:
+        """Without a caller who would try again: an experiment that is read again asks again."""
+        try:
+            async with live.lock:
+                if live.is_stale or live.facts.state not in (wire.ACTIVE, wire.PAUSED):
+                    return
+                await change()
+                await self._settle(live)
+        except StoreError as error:
+            log.error("experiment %d: %s", live.number, error)
+            self._read_again(live)
+            return
         self.follow_up(live)
 
     async def _fail(self, live: LiveExperiment, error: EverstepError) -> None:
         reason = f"{error.message}" + (f"; {error.hint}" if error.hint else "")
-        async with live.lock:
-            if live.is_stale or live.facts.state not in (wire.ACTIVE, wire.PAUSED):
-                return
+
+        async def fail() -> None:
             await self.commit(live, facts=replace(live.facts, state=wire.STOPPING_ERROR, reason=reason))
-            await self._settle(live)
-        self.follow_up(live)
+
+        await self._change_alone(live, fail)
 
     def sweep(self, number: int) -> None:
         self.spawn(self._sweeper.sweep(number))
@@ -376,33 +398,15 @@ class Experiments:
                 facts = replace(live.facts, started_at=live.facts.started_at or now)
                 await self.commit(live, changed=[begun], facts=facts)
 
-    async def node_gone(self, experiment: int, trial: int, node: str, reason: str) -> None:
-        await self.jobs.node_gone(wire.trial_job(experiment, trial), node, reason)
-
     async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None:
         live = await self.find(experiment)
         if live is None:
             return
         async with live.lock:
             known = live.trials[trial]
-            if known.is_over or assignment <= known.vacated:
-                return
-            live.parking.discard(trial)
-            is_finished = await self.jobs.is_finished(known)
-            decided = trials.decide_vacated(
-                known,
-                end,
-                state=live.facts.state,
-                is_finished=is_finished,
-                max_restarts=live.facts.spec.max_restarts,
-            )
-            restarts = known.num_restarts + decided.counts
-            known = replace(known, vacated=assignment, num_restarts=restarts, reason=decided.reason)
-            if decided.is_over:
-                await self.end_trial(live, known, decided.why, decided.reason)
-                await self._settle(live)
-            else:
-                await self.commit(live, changed=[known])
+            if not known.is_over and assignment > known.vacated:
+                await self._vacate(live, known, assignment, end)
+            await self._settle(live)  # also if this is repeated: the last time may have ended in between
         self.follow_up(live)
 
     def note_kinds(self, kinds: frozenset[str]) -> None:
@@ -412,33 +416,34 @@ class Experiments:
             for live in self.live.values():
                 self._reuse.look(live)
 
+    async def buried(self, experiment: int, trial: int, assignment: int) -> None:
+        live = await self.find(experiment)
+        if live is not None and not live.trials[trial].is_over:
+            await self.jobs.bury(live.trials[trial], assignment, "its node is dead")
+
+    async def _vacate(self, live: LiveExperiment, known: Trial, assignment: int, end: AssignmentEnd) -> None:
+        live.parking.discard(known.number)
+        decided = trials.decide_vacated(
+            known,
+            end,
+            state=live.facts.state,
+            is_finished=await self.jobs.is_finished(known),
+            max_restarts=live.facts.spec.max_restarts,
+        )
+        restarts = known.num_restarts + decided.counts
+        known = replace(known, vacated=assignment, num_restarts=restarts, reason=decided.reason)
+        if not end.is_lost:
+            await self.jobs.bury(known, assignment, end.reason or "its node has ended")
+        if decided.is_over:
+            await self.end_trial(live, known, decided.why, decided.reason)
+        else:
+            await self.commit(live, changed=[known])
+
     def note_parking(self, experiment: int, trial: int) -> None:
         """The pool wants the trial's slot: its next question, or the one that is held, is answered so."""
         if live := self.live.get(experiment):
             live.parking.add(trial)
             self.bell.ring_for(wire.trial_job(experiment, trial))
-
-
-def remembered(loaded: KeptExperiment, saved: Sequence[CheckpointRecord], now: float) -> LiveExperiment:
-    live = LiveExperiment(loaded.experiment)
-    for row in loaded.events:
-        live.follow(row.event)
-        if row.event["kind"] == "validated":
-            live.note_result(row.event["trial"], result_of(row))
-        live.last_event = row.number
-    live.adopt(loaded.experiment, loaded.trials, now)
-    live.adopt_checkpoints(saved)
-    return live
-
-
-def _ended_if_over(facts: Experiment, operations: Sequence[Operation], num_open: int, now: float) -> Experiment:
-    if over := next((each for each in operations if isinstance(each, SearchOver)), None):
-        facts = replace(facts, state=ending_state(over.state, num_open), reason=over.reason)
-    if facts.state in STOPPING and not num_open:
-        facts = replace(facts, state=final_state(facts.state))
-    if facts.state in wire.ENDED and facts.ended_at is None:
-        facts = replace(facts, ended_at=now, needs_sweep=True)
-    return facts
 
 
 def _row(

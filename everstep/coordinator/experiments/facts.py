@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep import wire
+from everstep.wire import experiments
 
 DELETED = "DELETED"
 STOPPING = (wire.STOPPING_COMPLETED, wire.STOPPING_CANCELED, wire.STOPPING_KILLED, wire.STOPPING_ERROR)
-LIVE = (wire.ACTIVE, wire.PAUSED, *STOPPING)
+LIVE = experiments.LIVE
 
 MIXED = "several kinds"
 

@@ -20,6 +20,7 @@ from everstep.search.draws import content_seed
 from everstep.search.events import Ask, CreateTrial, Event, Operation, Suggested, event_from_plain, finite
 from everstep.search.read_space import read_space
 from everstep.search.search import Search
+from everstep.storage.database import StoreError
 from everstep.wire.experiments import WAITING
 
 BEGAN = {"kind": "began"}
@@ -53,6 +54,10 @@ class LiveExperiment:
     @property
     def number(self) -> int:
         return self.facts.number
+
+    def check_fresh(self) -> None:
+        if self.is_stale:
+            raise StoreError(f"experiment {self.number} is read again; ask again", code="experiment-reloads")
 
     # --- the fold
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from everstep import wire
 from everstep.coordinator.experiments import trials
-from everstep.coordinator.experiments.facts import Trial
+from everstep.coordinator.experiments.facts import CheckpointRecord, Trial
 from everstep.coordinator.experiments.live import LiveExperiment
-from everstep.coordinator.store.experiment_rows import EventRow
+from everstep.coordinator.store.experiment_rows import EventRow, KeptExperiment
 from everstep.search.events import Validated, finite
 
 if TYPE_CHECKING:
@@ -50,3 +50,16 @@ def results_of(rows: Iterable[EventRow], trial: int) -> tuple[dict[int, wire.Tri
             found[row.event["length"]] = result_of(row)
         targets += [each["length"] for each in row.operations if each["kind"] == "train_to" and each["trial"] == trial]
     return found, targets
+
+
+def remembered(loaded: KeptExperiment, saved: Sequence[CheckpointRecord], now: float) -> LiveExperiment:
+    """An experiment as the store has it."""
+    live = LiveExperiment(loaded.experiment)
+    for row in loaded.events:
+        live.follow(row.event)
+        if row.event["kind"] == "validated":
+            live.note_result(row.event["trial"], result_of(row))
+        live.last_event = row.number
+    live.adopt(loaded.experiment, loaded.trials, now)
+    live.adopt_checkpoints(saved)
+    return live

@@ -48,11 +48,11 @@ class TrialSource(Protocol):
     async def placed(self, candidate: Candidate, assignment: int, kind: str) -> None:
         """The trial has this assignment, on this kind of machine, and no process yet."""
 
-    async def node_gone(self, experiment: int, trial: int, node: str, reason: str) -> None:
-        """All processes of this node of the trial's job are gone for certain. May be repeated."""
-
     async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None:
         """The assignment's process has ended. May be repeated."""
+
+    async def buried(self, experiment: int, trial: int, assignment: int) -> None:
+        """All that ran as this assignment, which was lost, is dead for certain. May be repeated."""
 
 
 class SlotHolder(Protocol):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from everstep import wire
-from everstep.coordinator.experiments.facts import DELETED, STOPPING
+from everstep.coordinator.experiments.facts import DELETED, STOPPING, Experiment
 from everstep.errors import CONFLICT, Refused
+from everstep.search.events import Operation, SearchOver
 
 # By action: the states it is for, and the state that follows. Archiving changes no state.
 _FROM: Mapping[str, tuple[str, ...]] = {
@@ -96,3 +97,14 @@ def final_state(state: str) -> str:
 def ending_state(final: str, num_open: int) -> str:
     """Of one whose search is over."""
     return _STOPPING[final] if num_open else final
+
+
+def ended_if_over(facts: Experiment, operations: Sequence[Operation], num_open: int, now: float) -> Experiment:
+    """`num_open`: trials that are not over."""
+    if over := next((each for each in operations if isinstance(each, SearchOver)), None):
+        facts = replace(facts, state=ending_state(over.state, num_open), reason=over.reason)
+    if facts.state in STOPPING and not num_open:
+        facts = replace(facts, state=final_state(facts.state))
+    if facts.state in wire.ENDED and facts.ended_at is None:
+        facts = replace(facts, ended_at=now, needs_sweep=True)
+    return facts

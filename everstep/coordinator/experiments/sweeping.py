@@ -70,7 +70,8 @@ class CheckpointSweeper:
             mark_deleted(connection, deleted)
             now = read_experiment(connection, number)  # people may have changed it meanwhile
             if now is not None:
-                swept = replace(now, needs_sweep=now.kept != experiment.kept, reason=now.reason + reason)
+                is_changed = (now.state, now.kept) != (experiment.state, experiment.kept)
+                swept = replace(now, needs_sweep=is_changed, reason=now.reason + reason)
                 write_changes(connection, Changes(experiment=swept))
 
         await self._store.write(write)

@@ -51,12 +51,19 @@ class TrialJobs:
         except Refused:  # removed after its days
             return False
 
-    async def node_gone(self, job: str, node: str, reason: str) -> None:
-        try:
-            found = await self._find(job)
-        except Refused:  # it was never made
+    async def bury(self, trial: Trial, assignment: int, reason: str) -> None:
+        """What ran as this assignment is dead for certain: others need not wait until its workers have fenced
+        themselves off."""
+        if trial.started_at is None:
             return
-        await found.node_gone(node, reason)
+        try:
+            job = await self._find(trial.job)
+        except Refused:  # removed after its days
+            return
+        agents = {each.agent for each in job.roster.workers.values()} | set(job.roster.nodes)
+        for agent in sorted(agents):
+            if agent.rpartition("-")[2] == str(assignment):
+                await job.node_gone(agent, reason)
 
     async def stop(self, trial: Trial, reason: str) -> None:
         if trial.started_at is None:

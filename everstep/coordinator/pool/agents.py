@@ -27,7 +27,6 @@ class KnownAgent:
     is_lost: bool = False
     hung_up_at: float | None = None  # it broke off a call, and has not called since
     reported: dict[int, wire.AssignmentState] = field(default_factory=dict)
-    doubted: dict[int, Assignment] = field(default_factory=dict)  # given up while their processes may live
     past: set[str] = field(default_factory=set)  # incarnations that others have followed
     # Starts from the time of day: a number from before a restart must not be mistaken for one of now.
     orders_number: int = field(default_factory=lambda: time.time_ns() // 1000)
@@ -48,6 +47,18 @@ class KnownAgent:
             given = live.get(number)
             if state.state != "ended" and (given is None or given.agent != self.agent):
                 yield number
+
+    def runs(self, number: int) -> bool:
+        return number in self.reported and self.reported[number].state != "ended"
+
+    def has_ended_strays(self, states: Iterable[wire.AssignmentState], live: Container[int]) -> bool:
+        """Since its last report."""
+        return any(each.state == "ended" and each.number not in live and self.runs(each.number) for each in states)
+
+    def number_after(self, seen: int) -> None:
+        """An agent takes no orders with a lower number than it has seen, as those are once this clock was set back."""
+        if seen > self.orders_number:
+            self.orders_number, self.told = seen, ()
 
     def orders(
         self, live: Mapping[int, Assignment], ready: Mapping[int, wire.AssignmentOrder], over: Container[int]

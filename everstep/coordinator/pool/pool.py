@@ -57,11 +57,11 @@ class Pool:
         self._live: dict[int, Assignment] = {}  # as they are …
         self._kept: dict[int, Assignment] = {}  # … and as they were kept last
         self._ends: dict[int, AssignmentEnd] = {}  # of live ones, to be settled
-        self._dead: dict[int, tuple[Assignment, str]] = {}  # their processes are gone for certain
         self._ready: dict[int, wire.AssignmentOrder] = {}  # orders that may be sent: their jobs exist
         self._unsaved: dict[int, Assignment] = {}
         self._unsaved_agents: set[tuple[str, str]] = set()
         self._gone: set[tuple[str, str]] = set()
+        self._dead: dict[tuple[str, str], int] = {}  # agents of which nothing is left up to an assignment's number
         self._last_number = 0
         self._look_at: float | None = None
         self._has_changed, self._is_open = asyncio.Event(), asyncio.Event()
@@ -107,6 +107,7 @@ class Pool:
     async def report(self, pool: str, name: str, message: wire.PoolReport) -> wire.PoolOrders:
         await self._is_open.wait()
         agent = self._greet(pool, name, message)
+        agent.number_after(message.seen)
         orders = agent.orders(self._kept, self._ready, self._ends)
         if orders.number == message.seen:
             await self._bell.wait(min(message.wait_s, LONGEST_HOLD_S), agent.group)
@@ -128,7 +129,8 @@ class Pool:
             return
         del self._agents[pool, name]
         self._gone.add((pool, name))
-        self._lose(agent, f"{name} has left: {message.reason}", is_dead=True)
+        self._dead[pool, name] = self._last_number
+        self._lose(agent, f"{name} has left: {message.reason}")
         self.note_change()
 
     def view(self, pool: str) -> wire.PoolView:
@@ -148,11 +150,13 @@ class Pool:
             )
         if agent.incarnation and message.incarnation != agent.incarnation:
             agent.past.add(agent.incarnation)
-            self._lose(agent, f"{name} was started again", is_dead=True)  # what it had started ended with it
+            self._lose(agent, f"{name} was started again")
         facts = (message.incarnation, message.num_slots, message.kind)
         if facts != (agent.incarnation, agent.num_slots, agent.kind):
             agent.incarnation, agent.num_slots, agent.kind = facts
             self._unsaved_agents.add((pool, name))
+        if not agent.is_heard or agent.has_ended_strays(message.assignments, self._live):
+            self._dead[pool, name] = self._last_number
         is_news = not agent.is_heard or agent.reported.keys() != {each.number for each in message.assignments}
         agent.heard_at, agent.is_heard, agent.is_lost, agent.hung_up_at = self._now(), True, False, None
         agent.reported = {each.number: each for each in message.assignments}
@@ -168,30 +172,21 @@ class Pool:
         self._trials.note_kinds(frozenset(each.kind for each in there))
 
     def _note_end(self, agent: KnownAgent, state: wire.AssignmentState) -> bool:
-        if state.state == "ended" and state.number in agent.doubted:
-            self._dead[state.number] = (agent.doubted.pop(state.number), state.reason)
-            return True
         given = self._live.get(state.number)
         if state.state != "ended" or given is None or given.agent != agent.agent or state.number in self._ends:
             return False
         self._ends[state.number] = AssignmentEnd(
             exit_code=state.exit_code, was_asked=state.was_asked, is_lost=False, reason=state.reason
         )
-        self._dead[state.number] = (given, state.reason)
         return True
 
-    def _lose(self, agent: KnownAgent, reason: str, *, is_dead: bool = False) -> None:
-        """All that it had. If it comes back, it must end all of that before it gets anything else. `is_dead`: nothing
-        runs there any more."""
+    def _lose(self, agent: KnownAgent, reason: str) -> None:
+        """All that it had. If it comes back, it must end all of that before it gets anything else."""
         agent.is_heard, agent.is_lost = False, True
         agent.reported = {}
         for each in self._live.values():
             if (each.pool, each.agent) == (agent.pool, agent.agent) and each.number not in self._ends:
                 self._ends[each.number] = AssignmentEnd(exit_code=0, was_asked=False, is_lost=True, reason=reason)
-                agent.doubted[each.number] = each
-        if is_dead:
-            self._dead |= {number: (each, reason) for number, each in agent.doubted.items()}
-            agent.doubted = {}
         log.info("pool %s: agent %s is lost: %s", agent.pool, agent.agent, reason)
 
     # --- the task that decides --------------------------------------------------------------------
@@ -251,16 +246,13 @@ class Pool:
         await self._save()
         self._tell_kinds()
         await self._settle()
+        await self._bury()
         await self._prepare()
         await self._decide()
         self._ring()
 
     async def _settle(self) -> None:
         """The experiment first: a repeated end changes nothing, a missing one would be forgotten."""
-        for number, (given, reason) in list(self._dead.items()):
-            node = wire.trial_node(given.agent, number)
-            await self._trials.node_gone(given.experiment, given.trial, node, reason)
-            del self._dead[number]
         for number, end in list(self._ends.items()):
             given = self._live[number]
             await self._trials.vacated(given.experiment, given.trial, number, end)
@@ -269,6 +261,15 @@ class Pool:
             self._ready.pop(number, None)
             del self._ends[number]
         await self._save()
+
+    async def _bury(self) -> None:
+        """Assignments lost with an agent are dead once it is heard again without them, or has left."""
+        for key, up_to in list(self._dead.items()):
+            agent = self._agents.get(key)
+            for each in await self._rows.lost(*key, up_to):
+                if agent is None or not agent.runs(each.number):
+                    await self._trials.buried(each.experiment, each.trial, each.number)
+            del self._dead[key]
 
     async def _prepare(self) -> None:
         """Orders that were kept, and that no agent knows of: the coordinator died before they were sent."""

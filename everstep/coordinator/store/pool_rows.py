@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, delete, func, select
 
-from everstep.coordinator.pool.decisions import LIVE, Assignment
+from everstep.coordinator.pool.decisions import LIVE, LOST, Assignment
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.store.tables import ASSIGNMENTS, POOL_AGENTS
 from everstep.storage.database import upsert
@@ -40,6 +40,18 @@ class PoolStore:
 
     async def load(self) -> PoolRows:
         return await self._store.in_thread(lambda: self._store.read(_load))
+
+    async def lost(self, pool: str, agent: str, up_to: int) -> list[Assignment]:
+        """Those whose ends were never confirmed."""
+        columns = ASSIGNMENTS.c
+        wanted = select(ASSIGNMENTS).where(
+            columns.pool == pool, columns.agent == agent, columns.state == LOST, columns.number <= up_to
+        )
+
+        def read(connection: Connection) -> list[Assignment]:
+            return [Assignment(**row) for row in connection.execute(wanted).mappings()]
+
+        return await self._store.in_thread(lambda: self._store.read(read))
 
     async def save(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import stat
 import uuid
 from pathlib import Path
@@ -124,6 +125,22 @@ def test_files_that_the_coordinator_cannot_reach_stay_and_the_reason_says_so(peo
         job.report_result(wire.TrialResult(length=64, metric=0.1))
     until(lambda: "not deleted" in toy.view().reason, lambda: toy.view().reason)
     assert people.checkpoint(elsewhere.uuid).state == "COMPLETED"
+
+
+def test_files_that_their_trial_has_deleted_are_not_called_out_of_reach(people, toy_of, tmp_path):
+    kept = wire.CheckpointsKept(trial_best=0, trial_latest=1)
+    toy = toy_of(people.create_experiment(spec("random", max_trials=1, kept=kept)).experiment)
+    with toy.open(1) as job:
+        for length in (32, 64):
+            job.report_checkpoint(saved(tmp_path, length))
+        shutil.rmtree(tmp_path / "000001-000000000032")
+        job.report_result(wire.TrialResult(length=64, metric=0.1, batches=64))
+
+    def states():
+        return [each.state for each in people.checkpoints(toy.experiment).checkpoints]
+
+    until(lambda: states() == ["DELETED", "COMPLETED"], lambda: f"{states()}")
+    assert "reached" not in toy.view().reason
 
 
 def test_a_warm_start_is_found_by_trial_or_uuid_and_kept_while_it_is_needed(people, toy_of, tmp_path):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from contextlib import asynccontextmanager
 
 import pytest
 
 from everstep import wire
+from everstep.coordinator.experiments import sweeping
 from everstep.coordinator.experiments.seam import AssignmentEnd
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
 from everstep.errors import Refused
+from everstep.wire import limits
 from lab.experiments import spec
 
 
@@ -273,3 +276,60 @@ def test_a_coordinator_that_starts_again_continues_where_it_was(staged):
             await stage.trial(number, 3)
 
     staged(first, second, third)
+
+
+def test_trials_get_their_jobs_although_no_others_may_be_opened(staged, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_JOBS", 1)
+
+    async def story(stage):
+        await stage.create("async_halving", max_trials=2, num_rungs=2, divisor=2)
+        await stage.place(1)
+        await stage.place(2)
+        with pytest.raises(Refused) as refused:
+            await stage.service.create("another", wire.JobSpec())
+        assert refused.value.code == "too-many-jobs"
+
+    staged(story)
+
+
+def test_an_experiment_that_is_deleted_during_a_sweep_is_swept_again(staged, monkeypatch):
+    swept = []
+
+    async def story(stage):
+        experiment = await stage.create("random", max_trials=1)
+        loop = asyncio.get_running_loop()
+
+        def delete_files(checkpoints):
+            """In a thread."""
+            if not swept:
+                asyncio.run_coroutine_threadsafe(stage.act(experiment, "delete"), loop).result(60)
+            swept.append([each.uuid for each in checkpoints])
+            return swept[-1], 0
+
+        sweeper = stage.service.experiments._sweeper
+        monkeypatch.setattr(sweeping, "delete_files", delete_files)
+        monkeypatch.setattr(stage.service.experiments, "sweep", lambda number: None)  # here, by hand
+        report = wire.CheckpointReport(uuid=uuid.uuid4().hex, uri="elsewhere", step=64)
+        await stage.service.checkpoints.report(wire.trial_job(experiment, 1), report)
+        await stage.act(experiment, "kill")
+        await sweeper.sweep(experiment)
+        await sweeper.sweep(experiment)
+        assert swept == [[], [report.uuid]]
+
+    staged(story)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_workers_of_an_assignment_that_is_dead_for_certain_are_not_waited_for(staged, is_lost):
+    async def story(stage):
+        number = await stage.create("random", max_trials=1)
+        job = await stage.service.job((await stage.place(1)).job)
+        first = stage.slots.number
+        request = wire.ReserveWorker(agent=f"local-{first}", request="r")
+        worker = (await job.reserve(request)).worker
+        await stage.vacate(number, 1, exit_code=1, is_lost=is_lost)
+        assert (job.kept.workers[worker].status == "dead") is not is_lost
+        await stage.service.experiments.buried(number, 1, first)
+        assert job.kept.workers[worker].status == "dead"
+
+    staged(story)

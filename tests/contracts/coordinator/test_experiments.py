@@ -254,3 +254,11 @@ def test_ten_thousand_trials_are_created_and_listed(begin):
     assert len({each.trial_id for each in trials}) == 10_000
     assert toy.train(9_999) == "stop"
     assert act(toy, "kill").num_trials == {"CANCELED": 9_999, "COMPLETED": 1}
+
+
+def test_the_request_of_an_experiment_that_was_deleted_says_so(begin):
+    request = uuid.uuid4().hex
+    toy = begin(request=request)
+    act(toy, "kill")
+    act(toy, "delete")
+    assert toy.people.create_experiment(spec(request=request)).state == "DELETED"

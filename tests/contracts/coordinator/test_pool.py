@@ -26,7 +26,7 @@ class Trials:
         self.parking: list[int] = []
         self.placed_as: list[tuple[int, int]] = []
         self.ends: list[tuple[int, int, AssignmentEnd]] = []
-        self.gone: list[tuple[int, str]] = []  # trials, and nodes
+        self.dead: list[tuple[int, int]] = []
 
     def candidates(self) -> list[Candidate]:
         return list(self.wanting.values())
@@ -55,11 +55,11 @@ class Trials:
     async def placed(self, candidate: Candidate, assignment: int, kind: str) -> None:
         self.placed_as.append((candidate.trial, assignment))
 
-    async def node_gone(self, experiment: int, trial: int, node: str, reason: str) -> None:
-        self.gone.append((trial, node))
-
     async def vacated(self, experiment: int, trial: int, assignment: int, end: AssignmentEnd) -> None:
         self.ends.append((trial, assignment, end))
+
+    async def buried(self, experiment: int, trial: int, assignment: int) -> None:
+        self.dead.append((trial, assignment))
 
 
 def candidate(trial: int) -> Candidate:
@@ -172,6 +172,46 @@ def play(store_url: str, request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 Play = Callable[..., None]
+
+
+def test_what_was_lost_with_an_agent_is_dead_once_it_is_started_again(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        (first,) = await PuppetAgent(stage.pool).begin()
+        stage.pool.note_hang_up("default", "a", "first")
+        await until(lambda: stage.trials.ends)
+        assert (1, first.number) not in stage.trials.dead, "it may be cut off, and go on"
+        await stage.restart()
+        await PuppetAgent(stage.pool, incarnation="second").begin()
+        assert (1, first.number) in stage.trials.dead
+
+    play(story)
+
+
+def test_what_an_agent_that_was_cut_off_still_runs_is_dead_once_it_has_ended(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        agent = PuppetAgent(stage.pool)
+        (first,) = await agent.begin()
+        stage.pool.note_hang_up("default", "a", "first")
+        await until(lambda: stage.trials.ends)
+        await agent.until(lambda orders: [each.number for each in orders.end] == [first.number])
+        assert (1, first.number) not in stage.trials.dead
+        agent.end(first.number)
+        await agent.begin()
+        assert (1, first.number) in stage.trials.dead
+
+    play(story)
+
+
+def test_an_agent_gets_orders_after_the_coordinators_clock_was_set_back(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        agent = PuppetAgent(stage.pool)
+        agent.seen = seen = 1 << 52  # from a coordinator whose time was later
+        orders = await agent.until(lambda orders: bool(orders.run))
+        assert orders.number > seen
+        agent.run(orders.run[0].number)
+        assert (await agent.report()).number >= orders.number
+
+    play(story)
 
 
 def test_an_agent_gets_the_first_trial_and_the_next_when_that_has_ended(play: Play) -> None:
@@ -294,7 +334,7 @@ def test_a_new_incarnation_loses_what_the_one_before_had_and_is_given_it_again(p
         assert again.number > order.number
         ((_, number, end),) = stage.trials.ends
         assert (number, end.is_lost) == (order.number, True)
-        assert stage.trials.gone == [(order.trial, f"a-{order.number}")], "what it ran has ended with it"
+        assert (order.trial, order.number) in stage.trials.dead, "what it ran has ended with it"
         with pytest.raises(Refused) as refusal:
             await agent.report()
         assert refusal.value.code == "pool-agent-superseded"
@@ -316,11 +356,11 @@ def test_a_silent_agent_is_lost_and_must_end_what_it_ran_before_it_gets_more(pla
         orders = await agent.report()
         assert [(each.number, each.how) for each in orders.end] == [(order.number, "kill")]
         assert orders.run == []
-        assert stage.trials.gone == [], "it may run on"
+        assert (1, order.number) not in stage.trials.dead, "it may run on"
         agent.end(order.number, -9, was_asked=True)
         (third,) = await agent.begin()
         assert third.trial == 3
-        assert stage.trials.gone == [(1, f"a-{order.number}")]
+        assert (1, order.number) in stage.trials.dead
         assert len(stage.trials.ends) == 1, "its end is no news"
 
     play(story, num_trials=2, lease_s=0.5)

@@ -14,6 +14,7 @@ from everstep.search.events import (
     Advanced,
     SearchOver,
     StopTrial,
+    Suggested,
     TrainTo,
     TrialEnded,
     Validated,
@@ -118,6 +119,28 @@ def test_a_trial_of_a_random_search_is_stopped_at_its_length():
     assert search.apply(Validated(trial=1, length=3, metric=0.7)) == [stop]
     assert search.apply(Validated(trial=1, length=3, metric=0.7)) == []
     assert search.best == (1, 0.5, 2)
+
+
+PAST = [Validated(trial=1, length=6, metric=0.9), Validated(trial=1, length=12, metric=0.5)]
+LATER = Validated(trial=1, length=18, metric=0.1)  # of a script that does not stop at once
+
+
+@pytest.mark.parametrize("name", ["single", "random", "tpe"])
+@pytest.mark.parametrize("posts", [PAST, [*PAST, LATER], [PAST[1], LATER, PAST[0]], [LATER, *PAST]])
+def test_of_results_past_the_full_length_only_the_first_counts(name, posts):
+    more = {} if name == "single" else {"max_trials": 2, "max_concurrent_trials": 1}
+    config = read_searcher({"name": name, "metric": "loss", "max_length": {"batches": 8}, **more})
+    search = Search.begin(config, Space(), 7)
+    search.start()
+    search.apply(Suggested(cohort=0, hparams={"1": {}, "2": {}}))
+    for post in posts:
+        search.apply(post)
+    assert search.best == (1, 0.5, 12)
+    search.apply(TrialEnded(trial=1, length=max(each.length for each in posts)))
+    search.apply(Validated(trial=2, length=12, metric=0.7)) if more else None
+    over = search.apply(TrialEnded(trial=2, length=12)) if more else []
+    assert search.is_done and search.best == (1, 0.5, 12)
+    assert [each.state for each in over] == ["COMPLETED"] * len(over)
 
 
 def test_a_result_that_is_overtaken_by_its_trials_end_counts():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict, whom_we_wait_for
-from everstep.launcher.summary import LastWords, failure_line, failure_report, summary
+from everstep.launcher.summary import LastWords, failure_report, last_line, summary
 from everstep.process import Exit
 from everstep.wire import JobView, NodeView, WorkerView
 
@@ -216,7 +216,9 @@ def test_a_script_that_knows_no_steps_failed_without_one() -> None:
     ],
 )
 def test_a_failure_in_one_line(end: Exit, words: dict[str, Any], line: str) -> None:
-    assert failure_line(WorkerEnd(worker="w5", exit=end), LastWords(directory="/d/w5", **words)) == line
+    first = WorkerEnd(worker="w5", exit=end)
+    verdict = Verdict(exit_code=1, code="no-worker-left", reason="no worker is left", first_failure=first)
+    assert last_line(verdict, LastWords(directory="/d/w5", **words)) == line
 
 
 def test_the_summary_of_a_good_end() -> None:

@@ -50,7 +50,7 @@ class Stage:
         candidate = self.wanting()[trial]
         self.slots.number += 1
         self.slots.held[candidate.experiment, trial] = self.slots.number
-        await self.service.experiments.placed(candidate, self.slots.number)
+        await self.service.experiments.placed(candidate, self.slots.number, "kind")
         return candidate
 
     async def vacate(self, experiment, trial, exit_code=0, *, was_asked=False, is_lost=False):
@@ -137,7 +137,7 @@ def test_deaths_of_its_own_count_and_end_a_trial_but_never_the_experiment(staged
         await (await stage.service.job(candidate.job)).stop("no restart is allowed")
         await stage.vacate(number, 1, exit_code=1)
         trial = await stage.trial(number, 1)
-        assert (trial.num_restarts, trial.state) == (2, "ERROR")
+        assert (trial.num_restarts, trial.state) == (1, "ERROR")
         assert (await stage.view(number)).state == "ACTIVE"
 
     staged(story)

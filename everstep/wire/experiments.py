@@ -16,6 +16,7 @@ from everstep.wire.metrics import MAX_DEPTH, Value, value_problems
 MOST_EXPERIMENTS = 1000  # in one answer
 MOST_TRIALS = 1000  # in one answer
 MOST_SEARCH_EVENTS = 1000  # in one answer
+MOST_OPERATIONS = 10_000  # of a search program, in one call
 
 MOST_STATE = 700_000  # characters of a search program's state: with its operations, less than a body may have
 
@@ -206,8 +207,12 @@ class SearchOperations:
     with them, for the program to continue from."""
 
     after_event: Count
-    operations: Annotated[list[dict[str, Any]], Bounds(max_length=10_000)]
+    operations: list[dict[str, Any]]  # at most MOST_OPERATIONS
     state: Annotated[str, Bounds(max_length=MOST_STATE)] = ""  # as the program likes
+
+    def problems(self) -> Iterator[str]:
+        if len(self.operations) > MOST_OPERATIONS:
+            yield f"{len(self.operations)} operations in one call are more than {MOST_OPERATIONS}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -100,7 +100,7 @@ def test_tokens_are_not_shown_by_accident():
 def test_users_create_and_stop_jobs_and_experiments_readers_look_and_workers_do_the_rest():
     by_role = {role: {each.name for each in OPERATIONS if each.role == role} for role in ROLES}
     experiments = {"upload_code", "create_experiment", "act", "change", "kill_trial"}
-    assert by_role[USER] == {"create_job", "stop", "search_state", "search_operations"} | experiments
+    assert by_role[USER] == {"create_job", "stop", "search_state", "search_operations", "verify_trial"} | experiments
     looks = {each.name for each in OPERATIONS if each.method == "GET"}
     assert by_role[READ_ONLY] == looks - {"code", "search_state"} | {"page_code"}
 

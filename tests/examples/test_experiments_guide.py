@@ -69,11 +69,13 @@ def test_an_example_is_read_without_a_remark(name: str) -> None:
 
 
 def test_the_files_of_the_page_are_read(tmp_path: Path) -> None:
-    whole, part = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    whole, part, reused = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "exp.yaml").write_text(whole)
     assert load_experiment(tmp_path / "exp.yaml").spec.num_micro_batches == 2
     (tmp_path / "exp.yaml").write_text(part + "searcher: {name: random, metric: validation_loss, max_trials: 2}\n")
     assert load_experiment(tmp_path / "exp.yaml").spec.order["args"][1] == "{lr}"
+    (tmp_path / "exp.yaml").write_text(whole + reused)
+    assert load_experiment(tmp_path / "exp.yaml").spec.config["reuse"]
 
 
 def test_the_keys_of_the_page_are_keys_of_the_file() -> None:

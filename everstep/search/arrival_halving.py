@@ -1,11 +1,12 @@
 """Halving as results arrive: `order: arrival`, the rule of Determined 0.38, and the one before it.
 
-A result is compared with those that came before it: it continues if it is among the best 1/divisor of its rung so far,
-so the first always does. Who comes early decides, which is why the same search gives other winners on other machines.
-`stop_once: false` is the rule before 0.38: who was left behind waits, and continues once enough others have come.
+Each result is compared with the earlier ones: its trial continues if it is among the best 1/divisor of its rung so far,
+so the first always continues. Early results decide, so the same search has different winners on different machines.
+`stop_once: false` is the rule before 0.38: a trial that is not among the best waits, and continues once enough results
+have arrived.
 
-Not as there: a stopped trial's later results are ignored, a trial that ends by itself makes room for the next one, and
-a metric that is not finite is the worst value instead of the end of the experiment."""
+Unlike Determined: a stopped trial's later results are ignored, a trial that ends by itself makes room for the next
+one, and a metric that is not finite is the worst value instead of the end of the experiment."""
 
 from __future__ import annotations
 
@@ -16,7 +17,20 @@ from typing import Any
 
 from everstep.search.config import SearchConfig
 from everstep.search.events import INVALID_HP, TrainTo, TrialEnded, Validated, finite
-from everstep.search.method import REPLACED, STOPPED, TRAINING, WAITING, Method, TrialRecord, ordinal, shown
+from everstep.search.method import (
+    MOST_REPLACEMENTS,
+    REPLACED,
+    STOPPED,
+    TRAINING,
+    WAITING,
+    Method,
+    TrialRecord,
+    first_past,
+    firsts_past,
+    ordinal,
+    shown,
+    who_continues,
+)
 from everstep.search.space import Space
 
 Rank = tuple[bool, float]  # whether there is no finite metric, and the metric, smaller is better
@@ -57,23 +71,26 @@ class ArrivalHalving(Method):
                 self._create(place, f"one of the first {bracket.num_at_start}")
 
     def validated(self, trial: TrialRecord, event: Validated) -> None:
-        if trial.is_over or trial.state != TRAINING:
+        if trial.is_over or trial.state not in (TRAINING, WAITING):
             return
         metric = finite(event.metric)
         if self.config.is_promoting:
-            if event.length >= self.rungs[trial.bracket][trial.rung].length:
-                self._promote(trial, metric)
+            ahead = {event.length: metric} | trial.ahead
+            trial.ahead = firsts_past(ahead, self.brackets[trial.bracket].lengths[trial.rung :])
+            self._look_at(trial)
         else:
             self._pass_rungs(trial, event.length, metric)
 
     def ended(self, trial: TrialRecord, event: TrialEnded) -> None:
-        if event.why == INVALID_HP:
+        if event.why == INVALID_HP and trial.num_replaced < MOST_REPLACEMENTS:
+            if trial.state == TRAINING:
+                self.rungs[trial.bracket][trial.rung].num_training -= 1
             trial.state = REPLACED
             self._num_counted[trial.bracket] -= 1
             for rung in self.rungs[trial.bracket]:
                 rung.remove(trial.number)
-            self.rungs[trial.bracket][trial.rung].num_training -= 1
-            self._create(trial.bracket, f"instead of trial {trial.number}, whose hyperparameters were invalid")
+            again = self._create(trial.bracket, f"instead of trial {trial.number}, whose hyperparameters were invalid")
+            again.num_replaced = trial.num_replaced + 1
         elif trial.state == TRAINING and self.config.is_promoting:
             self._promote(trial, None)
         elif trial.state == TRAINING:
@@ -91,7 +108,7 @@ class ArrivalHalving(Method):
             trial.results[rung.length] = metric
             place = rung.insert(self.rank(metric, 0)[:2], trial.number, is_before_equals=True)
             quota = max(1, int(len(rung.numbers) / self.config.divisor))
-            end = "the full length" if rung is rungs[-1] else f"the best {quota} continue"
+            end = "the full length" if rung is rungs[-1] else who_continues(quota)
             of_all = f"{ordinal(place + 1)} of {len(rung.numbers)} so far"
             reason = f"{shown(metric)} is {of_all} at {self._length(trial)}; {end}"
             if rung is rungs[-1] or place >= quota:
@@ -104,6 +121,12 @@ class ArrivalHalving(Method):
             self.out.append(TrainTo(trial=trial.number, length=rung.length, reason=reason))
 
     # --- before 0.38
+
+    def _look_at(self, trial: TrialRecord) -> None:
+        """A trial that has reached its rung on its way to an earlier one does not report there again."""
+        if trial.state == TRAINING:
+            for metric in first_past(trial.ahead, self.rungs[trial.bracket][trial.rung].length).values():
+                self._promote(trial, metric)
 
     def _promote(self, trial: TrialRecord, metric: float | None) -> None:
         rungs = self.rungs[trial.bracket]
@@ -124,6 +147,9 @@ class ArrivalHalving(Method):
             promoted.rung, promoted.target = promoted.rung + 1, rungs[promoted.rung + 1].length
             promoted.state = TRAINING
             rungs[promoted.rung].num_training += 1
+            if first_past(promoted.ahead, promoted.target):
+                self._look_at(promoted)
+                return
             if promoted.is_over:  # as if it had trained on and come out worst
                 self._promote(promoted, None)
                 return
@@ -136,7 +162,7 @@ class ArrivalHalving(Method):
             self._close_out(trial.bracket)
 
     def _next_to_promote(self, rung: Rung, trial: TrialRecord, metric: float | None) -> TrialRecord | None:
-        """The new one, or the one that its coming lets through."""
+        """The new trial, or a waiting one that now continues because of it."""
         before, after = (int((len(rung.numbers) + more) / self.config.divisor) for more in (0, 1))
         place = rung.insert(self.rank(metric, 0)[:2], trial.number, is_before_equals=False)
         number = trial.number if place < after else rung.numbers[before] if after != before else None
@@ -146,25 +172,27 @@ class ArrivalHalving(Method):
         return self.trials[number]
 
     def _close_out(self, bracket: int) -> None:
-        """No trial can overtake those that wait at rungs without newcomers."""
+        """Without newcomers, no trial can overtake those that wait at rungs."""
         for rung in self.rungs[bracket]:
             if rung.num_training:
                 break
             for number in rung.numbers:
                 trial = self.trials[number]
                 if number not in rung.promoted and trial.state == WAITING:
-                    self.stop(trial, f"{shown(trial.results[rung.length])} at {self._length(trial)}; no more continue")
+                    self.stop(
+                        trial, f"{shown(trial.results[rung.length])} at {self._length(trial)}; no more trials continue"
+                    )
 
     # --- both
 
     def _length(self, trial: TrialRecord) -> str:
         return f"{self.rungs[trial.bracket][trial.rung].length} {self.config.unit}"
 
-    def _create(self, bracket: int, reason: str) -> None:
+    def _create(self, bracket: int, reason: str) -> TrialRecord:
         number = len(self.trials) + 1
         self._num_counted[bracket] += 1
         self.rungs[bracket][0].num_training += 1
-        self.create(number, place=number, length=self.rungs[bracket][0].length, bracket=bracket, reason=reason)
+        return self.create(number, place=number, length=self.rungs[bracket][0].length, bracket=bracket, reason=reason)
 
     def _create_next(self, bracket: int, reason: str) -> None:
         if self._num_counted[bracket] < self.brackets[bracket].num_trials:
@@ -175,7 +203,7 @@ class ArrivalHalving(Method):
         return False
 
     def progress(self) -> float:
-        """As Determined counts it."""
+        """Counted as Determined counts it."""
         shares = []
         for place, (bracket, rungs) in enumerate(zip(self.brackets, self.rungs, strict=True)):
             known = len(rungs[0].numbers)

@@ -1,4 +1,4 @@
-"""Random numbers that depend on what they are for, and on nothing else.
+"""Random numbers that depend only on what they are for.
 
 A draw is a keyed hash of (experiment's seed, trial's number, path of the hyperparameter). So the order of keys, other
 hyperparameters, the number of slots and the order of events cannot change it. It is turned into a value with whole
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
-ONE = 1 << 64  # draws are parts of it
+ONE = 1 << 64  # draws are fractions of it
 _DECIMALS = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999)  # exp and ln round correctly
 
 
@@ -32,6 +33,11 @@ def _named(path: tuple[str, ...]) -> str:
 def trial_seed(seed: int, number: int) -> int:
     """The seed of a trial's own randomness: 31 bits, since some libraries accept no more."""
     return draw(seed, number, ()) >> 33
+
+
+def content_seed(seed: int, content: Mapping[str, Any]) -> int:
+    """The seed of a trial that depends on its hyperparameters instead of its number."""
+    return draw(seed, 0, ("hyperparameters", json.dumps(content, sort_keys=True))) >> 33
 
 
 def index_below(size: int, drawn: int) -> int:
@@ -76,6 +82,6 @@ def _on_the_way(low: Decimal, high: Decimal, drawn: int) -> Decimal:
 
 
 def _clipped(value: float, low: float, high: float) -> float:
-    """Rounding may have reached the end that does not belong to the range."""
+    """Rounding may have reached the excluded end of the range."""
     last = math.nextafter(high, low)
     return min(max(value, min(low, last)), max(low, last))

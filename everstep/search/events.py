@@ -5,8 +5,8 @@ no JSON form: they are None, the worst value of all."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ class Validated:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialEnded:
     """A trial is over. `why`: None if it ended well, or because the search stopped it. `length`: the longest length
-    that it was validated at, so that an end that overtakes a result does not hide it; None: no result is on its way."""
+    that it was validated at, in case the end arrives before that result; None: no result is pending."""
 
     kind: ClassVar[str] = "ended"
     trial: int
@@ -56,7 +56,16 @@ class Suggested:
     hparams: Mapping[str, Mapping[str, Any]]  # by the trial's number, as a text
 
 
-Event = Validated | TrialEnded | Advanced | Suggested
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Programmed:
+    """What a search program wants, after all events up to the one with number `after_event`."""
+
+    kind: ClassVar[str] = "programmed"
+    after_event: int
+    operations: Sequence[Mapping[str, Any]]  # as `everstep.searcher.operations` writes them
+
+
+Event = Validated | TrialEnded | Advanced | Suggested | Programmed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +76,9 @@ class CreateTrial:
     seed: int
     bracket: int = 0
     reason: str = ""
+    checkpoint: Mapping[str, Any] | None = (
+        None  # the checkpoint to start from, unless it is the experiment's: uuid, uri, step
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +121,7 @@ class SearchOver:
 
 Operation = CreateTrial | TrainTo | StopTrial | Ask | SearchOver
 
-_EVENTS: dict[str, type[Any]] = {each.kind: each for each in (Validated, TrialEnded, Advanced, Suggested)}
+_EVENTS: dict[str, type[Any]] = {each.kind: each for each in (Validated, TrialEnded, Advanced, Suggested, Programmed)}
 
 
 def to_plain(value: Event | Operation) -> dict[str, Any]:
@@ -130,4 +142,4 @@ def event_from_plain(plain: Mapping[str, Any]) -> Event:
 
 def finite(metric: float | None) -> float | None:
     """NaN and infinity cannot be compared."""
-    return float(metric) if metric is not None and math.isfinite(metric) else None
+    return float(metric) if metric is not None and abs(metric) <= sys.float_info.max else None

@@ -2,18 +2,19 @@
 
 Trials are numbered before any of them starts, and lower numbers start first. Each bracket is cut into cohorts by
 number. A cohort's rung is decided when all its members have a result there or are over; the best by (metric, number)
-continue. So the same trials train to the same lengths with one slot and with a hundred, whatever dies in between.
+continue. So the same trials train to the same lengths with one slot or a hundred, no matter what dies.
 
-A cohort's share is the growth of floor(trials so far / divisor): over all cohorts, as many trials train to each length
-as in one large cohort.
+The number that continues from a cohort is the increase of floor(trials so far / divisor), so in total as many trials
+train to each length as in one large cohort.
 
-Results are kept by length, and decisions read only them. Those of different trials may come in any order, and all may
-come twice."""
+Results are kept by length, and decisions depend on nothing else. They may arrive in any order across trials, and more
+than once."""
 
 from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -30,13 +31,16 @@ from everstep.search.method import (
     WAITING,
     Method,
     TrialRecord,
+    first_past,
+    firsts_past,
     ordinal,
     shown,
+    who_continues,
 )
 from everstep.search.rungs import Bracket, survivors
 from everstep.search.space import Space
 
-COHORT = 64  # trials at least, unless the file says otherwise
+COHORT = 64  # at least this many trials, unless the file says otherwise
 
 
 @dataclass(kw_only=True, slots=True)
@@ -64,7 +68,7 @@ class ExactHalving(Method):
         for number, home in enumerate(self._homes, start=1):
             self._cohort_of(*home)[0].members.append(number)
         self._next_place = 1
-        self._promoted: list[int] = []  # may train on, but as many as allowed train already; a heap
+        self._promoted: list[int] = []  # may continue, but the maximum number is already training; a heap
         self._num_training = 0
         self._trained = 0
 
@@ -74,13 +78,16 @@ class ExactHalving(Method):
         self._fill()
 
     def validated(self, trial: TrialRecord, event: Validated) -> None:
-        """The first result at the trial's target or past it counts: a trial waits there until it may continue."""
-        assert trial.target is not None
+        """For each rung, the first result by length there or past it counts, until its cohort is decided. A script that
+        does not wait at a rung may report it before the trial may continue: it counts then, so that it does not matter
+        when the rung below is decided."""
         is_late = trial.is_over and (trial.last_length is None or event.length > trial.last_length)
-        if trial.state != TRAINING or event.length < trial.target or is_late:
+        if trial.state not in (TRAINING, WAITING) or is_late:
             return
-        trial.results[trial.target] = finite(event.metric)
-        trial.past = event.length
+        ahead = {event.length: finite(event.metric)} | trial.ahead
+        trial.ahead = firsts_past(ahead, self.brackets[trial.bracket].lengths[trial.rung :])
+        if trial.target in trial.results:  # and not decided
+            self._settle(trial)
         self._look_at(trial)
         self._fill()
 
@@ -91,12 +98,12 @@ class ExactHalving(Method):
     # --- what one trial's facts mean
 
     def _look_at(self, trial: TrialRecord) -> None:
-        """Whether it is settled at its rung now."""
+        """Settle the trial at its rung, if its result there is final."""
         if trial.state != TRAINING:
             return
         assert trial.target is not None
-        if trial.past >= trial.target:  # of a trial that validates rarely, one result may count for several rungs
-            trial.results.setdefault(trial.target, trial.results[max(trial.results)])
+        if first_past(trial.ahead, trial.target):
+            self._settle(trial)
             trial.state = WAITING
         elif trial.is_over and (trial.last_length is None or trial.last_length < trial.target):
             is_new = trial.rung == 0 and trial.num_replaced < MOST_REPLACEMENTS
@@ -116,6 +123,10 @@ class ExactHalving(Method):
         if cohort.num_unsettled == 0:
             self._decide(cohort, trial.bracket, key)
 
+    def _settle(self, trial: TrialRecord) -> None:
+        assert trial.target is not None
+        (trial.results[trial.target],) = first_past(trial.ahead, trial.target).values()
+
     def _replace(self, trial: TrialRecord, cohort: Cohort) -> None:
         number = trial.number + self.num_places  # not the next free one: that would depend on timing
         cohort.members[cohort.members.index(trial.number)] = number
@@ -134,11 +145,10 @@ class ExactHalving(Method):
         for place, trial in enumerate(ranked, start=1):
             if place > quota:
                 text = f"{shown(trial.results[length])} is {ordinal(place)} of {len(members)} at {length} {unit}"
-                self.stop(
-                    trial, f"{text}; the best {quota} continue" if quota else f"{text}; none of this cohort continues"
-                )
+                self.stop(trial, f"{text}; {who_continues(quota)}")
             else:
                 trial.rung, trial.target = cohort.rung + 1, lengths[cohort.rung + 1]
+                trial.ahead = firsts_past(trial.ahead, lengths[trial.rung :])
                 heapq.heappush(self._promoted, trial.number)
         cohort.members = [trial.number for trial in ranked[:quota]]
         cohort.rung, cohort.num_unsettled = cohort.rung + 1, len(cohort.members)
@@ -149,18 +159,19 @@ class ExactHalving(Method):
         before = bracket.lengths[trial.rung - 1]
         metric = shown(trial.results[before])
         quota = self._quotas[trial.bracket][trial.rung - 1][key]
-        return f"{metric} at {before} {self.config.unit} is among the best {quota} of its cohort"
+        best = "the best" if quota == 1 else f"among the best {quota}"
+        return f"{metric} at {before} {self.config.unit} is {best} of its cohort"
 
     # --- what may train now
 
     def _fill(self) -> None:
-        """Trials that continue come first: they are nearer to the end. Then the next by number."""
+        """Trials that continue come first, because they are nearer to their end; then new ones by number."""
         while self._num_training < self._at_once and (self._promoted or self.has_more()):
             if self._promoted:
                 trial = self.trials[heapq.heappop(self._promoted)]
                 trial.state = TRAINING
                 self._num_training += 1
-                if not trial.is_over and trial.past < (trial.target or 0):
+                if not trial.is_over and not first_past(trial.ahead, trial.target):
                     self.out.append(TrainTo(trial=trial.number, length=trial.target, reason=self._promotion(trial)))
                 self._look_at(trial)
             else:
@@ -183,13 +194,8 @@ class ExactHalving(Method):
     # --- where a number belongs
 
     def _key_of(self, bracket: int, position: int) -> int:
-        """Which cohort of the bracket: they are even, so a division finds it, or its neighbor."""
-        starts = self._starts[bracket]
-        low, high = 0, len(starts) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if starts[middle] <= position else (low, middle - 1)
-        return low
+        """The index of the cohort in its bracket."""
+        return bisect_right(self._starts[bracket], position) - 1
 
     def _cohort_of(self, bracket: int, position: int) -> tuple[Cohort, int]:
         key = self._key_of(bracket, position)
@@ -202,7 +208,7 @@ class ExactHalving(Method):
         return lengths[trial.rung] - (lengths[trial.rung - 1] if trial.rung else 0)
 
     def progress(self) -> float:
-        """By length."""
+        """The share of the planned length that has been trained."""
         if self.done is not None:
             return 1.0
         return min(1.0, self._trained / sum(planned_length(each, self.config.divisor) for each in self.brackets))
@@ -230,7 +236,7 @@ def cohort_sizes(bracket: Bracket, config: SearchConfig) -> list[int]:
 
 
 def quotas(sizes: list[int], divisor: Fraction, bracket: Bracket) -> list[list[int]]:
-    """How many continue, by rung and cohort."""
+    """How many trials continue, by rung and cohort."""
     totals = [survivors(total, divisor, len(bracket.lengths)) for total in _running_sums([*sizes, 0])[1:]]
     return [
         [after[rung] - before[rung] for before, after in pairwise([(0,) * len(bracket.lengths), *totals])]
@@ -239,7 +245,7 @@ def quotas(sizes: list[int], divisor: Fraction, bracket: Bracket) -> list[list[i
 
 
 def planned_length(bracket: Bracket, divisor: Fraction) -> int:
-    """Of all trials together."""
+    """The length that all trials of the bracket train together."""
     numbers = (*survivors(bracket.num_trials, divisor, len(bracket.lengths)), 0)
     return sum(
         (number - after) * length for (number, after), length in zip(pairwise(numbers), bracket.lengths, strict=True)
@@ -258,7 +264,7 @@ def _homes(brackets: tuple[Bracket, ...]) -> list[tuple[int, int]]:
 
 
 def _running_sums(sizes: list[int]) -> list[int]:
-    """The sum of those before each."""
+    """For each size, the sum of those before it."""
     sums, total = [], 0
     for size in sizes:
         sums.append(total)

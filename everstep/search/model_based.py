@@ -1,25 +1,28 @@
 """Searchers whose samples depend on results: TPE, CMA-ES, GP and QMC, which a process of its own runs.
 
 Trials come in cohorts. The model is asked for a whole cohort once all earlier trials are over, and gets their last
-results in the order of their numbers. So its answer depends on (seed, number, results of earlier cohorts): not on who
-was first, and not on the number of slots. The answer is an event like any other: a search that is read again does not
-ask again."""
+results in the order of their numbers. So its answer depends on (seed, number, results of earlier cohorts): not on
+which trial was first, nor on the number of slots. The answer is an event like any other: a search that is read again
+does not ask again."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from everstep.errors import UsageError
 from everstep.search.config import SearchConfig
 from everstep.search.events import Ask, Suggested, TrialEnded, Validated, finite
-from everstep.search.method import STOPPED, TRAINING, Method, TrialRecord
+from everstep.search.method import STOPPED, TRAINING, Method, TrialRecord, first_past
 from everstep.search.space import Space
 
-COHORT = 8  # trials, unless the file says more: a fixed number, never that of the slots
+COHORT = 8  # trials, unless the file sets it; a fixed number, so that it does not depend on the slots
 
 
 class ModelBased(Method):
+    counts_past = True
+
     def __init__(self, config: SearchConfig, space: Space, seed: int) -> None:
         super().__init__(config, space, seed)
         self._size = config.cohort or COHORT
@@ -32,23 +35,30 @@ class ModelBased(Method):
         self._ask()
 
     def _ask(self) -> None:
-        numbers = range(self._asked * self._size + 1, min((self._asked + 1) * self._size, self.config.max_trials) + 1)
-        results = tuple((each.number, _last(each)) for _, each in sorted(self.trials.items()))
         self._asked += 1
-        self._num_waiting = len(numbers)
+        ask = self.pending_ask()
+        assert ask is not None
+        self._num_waiting = len(ask.trials)
+        self.out.append(ask)
+
+    def pending_ask(self) -> Ask | None:
+        first = (self._asked - 1) * self._size + 1
+        if self._asked == 0 or self._samples or first <= len(self.trials):
+            return None
+        numbers = range(first, min(first + self._size - 1, self.config.max_trials) + 1)
+        results = tuple((each.number, _last(each)) for _, each in sorted(self.trials.items()))
         reason = f"{self.config.name} chooses trials {numbers[0]} to {numbers[-1]} from {len(results)} results"
-        cohort, trials = self._asked - 1, tuple(numbers)
-        self.out.append(Ask(cohort=cohort, trials=trials, cohort_size=self._size, results=results, reason=reason))
+        return Ask(
+            cohort=self._asked - 1, trials=tuple(numbers), cohort_size=self._size, results=results, reason=reason
+        )
 
     def suggested(self, event: Suggested) -> None:
-        if event.cohort != self._asked - 1 or self._samples or self._asked * self._size - self._size < len(self.trials):
+        if event.cohort != self._asked - 1 or self.pending_ask() is None:
             return  # answered already
         first = event.cohort * self._size + 1
-        wanted = set(range(first, first + self._num_waiting))
-        if {int(number) for number in event.hparams} != wanted:
-            message = (
-                f"cohort {event.cohort}: samples for trials {sorted(map(int, event.hparams))}, not {sorted(wanted)}"
-            )
+        wanted = [str(number) for number in range(first, first + self._num_waiting)]
+        if set(event.hparams) != set(wanted):
+            message = f"cohort {event.cohort}: samples for trials {', '.join(event.hparams)}, not {', '.join(wanted)}"
             raise UsageError(message, code="search-suggestion")
         self._samples = {int(number): hparams for number, hparams in event.hparams.items()}
         self._fill()
@@ -57,9 +67,10 @@ class ModelBased(Method):
         return self._samples.pop(number)
 
     def validated(self, trial: TrialRecord, event: Validated) -> None:
-        if event.length > max(trial.results, default=-1):  # the last one counts
-            trial.results = {event.length: finite(event.metric)}
         limit = self.config.max_length
+        results = {event.length: finite(event.metric)} | trial.results
+        last = max(results)
+        trial.results = first_past(results, limit) or {last: results[last]}
         if limit is not None and event.length >= limit and trial.state == TRAINING:
             self.stop(trial, f"trained to {limit} {self.config.unit}, the full length")
         self._settle(trial)
@@ -72,7 +83,8 @@ class ModelBased(Method):
     def _settle(self, trial: TrialRecord) -> None:
         if trial.fraction == 1.0 or not trial.is_over:
             return
-        if trial.last_length is None or trial.last_length <= max(trial.results, default=0):
+        last = max(trial.results, default=0)
+        if trial.last_length is None or trial.last_length <= last or (trial.target or math.inf) <= last:
             trial.fraction = 1.0
             self._num_waiting -= 1
             if self._num_waiting == 0 and self.has_more():

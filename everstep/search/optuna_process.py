@@ -1,14 +1,17 @@
-"""Optuna's samplers, asked through pipes: `python -m everstep.search.optuna_process`.
+"""Optuna's samplers, asked through pipes: `python -m everstep.search.optuna_process [REQUESTS REPLIES]`.
 
-One line of JSON comes in for each Ask, one goes out. The search itself imports neither Optuna nor numpy.
+One line of JSON comes in for each Ask, one goes out: through these two file descriptors, or else stdin and stdout.
+The search itself imports neither Optuna nor numpy.
 
 Optuna keeps what it has learned in memory. A process that is started later replays all earlier cohorts: it asks for
-their samples again and reports their results. So the answer to a question depends on the question only."""
+their samples again and reports their results. So an answer depends only on the question."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,10 +24,18 @@ from everstep.search.space import AnyLeaf, Choice, Constant, Factors, Path, Powe
 
 Result = tuple[int, float | None]
 
+PACKAGES = {"tpe": (), "cmaes": ("cmaes",), "gp": ("scipy", "torch"), "qmc": ("scipy",)}  # besides Optuna and numpy
+
+
+def missing_packages(sampler: str) -> tuple[str, ...]:
+    """The packages that the sampler needs and this Python does not have. Imports none of them."""
+    needed = ("optuna", "numpy", *PACKAGES[sampler])
+    return tuple(each for each in needed if importlib.util.find_spec(each) is None)
+
 
 def question(ask: Ask, *, sampler: str, seed: int, smaller_is_better: bool, hyperparameters: Mapping[str, Any],
              num_micro_batches: int = 1) -> dict[str, Any]:  # fmt: skip
-    """What the process wants to know. Plain data for JSON."""
+    """A question to the process. Plain data for JSON."""
     return {
         "sampler": sampler,
         "seed": seed,
@@ -54,7 +65,7 @@ class Model:
         self._asked: list[Any] = []  # trials of the cohort that waits for its results
 
     def has_seen(self, results: Sequence[Result]) -> bool:
-        """Whether these results are what this study knows, and maybe some more."""
+        """Whether these results contain all that this study has seen."""
         return self._seen == list(results[: len(self._seen)])
 
     def suggest(self, trials: Sequence[int], results: Sequence[Result], cohort_size: int) -> dict[str, Any]:
@@ -119,18 +130,21 @@ def _sampler(name: str, seed: int) -> Any:
 
 
 def main() -> None:
+    requests, replies = sys.stdin, sys.stdout
+    if len(sys.argv) == 3:
+        requests, replies = os.fdopen(int(sys.argv[1])), os.fdopen(int(sys.argv[2]), "w")
     logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")  # Optuna's about samplers that it calls experimental
+    warnings.simplefilter("ignore")  # Optuna's warnings about samplers that it calls experimental
     model: Model | None = None
     kind = None
-    for line in sys.stdin:
+    for line in requests:
         asked = json.loads(line)
         results = [(number, metric) for number, metric in asked["results"]]
         same = [asked[key] for key in ("sampler", "seed", "smaller_is_better", "hyperparameters", "num_micro_batches")]
         if model is None or kind != same or not model.has_seen(results):
             space = read_space(asked["hyperparameters"], num_micro_batches=asked["num_micro_batches"])
             model, kind = Model(asked["sampler"], asked["seed"], asked["smaller_is_better"], space), same
-        print(json.dumps(model.suggest(asked["trials"], results, asked["cohort_size"])), flush=True)
+        print(json.dumps(model.suggest(asked["trials"], results, asked["cohort_size"])), file=replies, flush=True)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,15 @@ from typing import Any
 from everstep.errors import UsageError
 from everstep.search import grid
 from everstep.search.config import ARRIVAL, MOST_TRIALS, SearchConfig
-from everstep.search.events import INVALID_HP, TrialEnded, Validated, finite
-from everstep.search.method import MOST_REPLACEMENTS, REPLACED, STOPPED, TRAINING, Method, TrialRecord
+from everstep.search.events import INVALID_HP, TrainTo, TrialEnded, Validated, finite
+from everstep.search.method import MOST_REPLACEMENTS, REPLACED, STOPPED, TRAINING, Method, TrialRecord, first_past
 from everstep.search.space import Space
 
 
 class Plain(Method):
     """Trial n has sample n, or the n-th point from the end of the grid. A random trial with InvalidHP is replaced."""
+
+    counts_past = True
 
     def __init__(self, config: SearchConfig, space: Space, seed: int) -> None:
         super().__init__(config, space, seed)
@@ -32,10 +34,23 @@ class Plain(Method):
         self._fill()
 
     def validated(self, trial: TrialRecord, event: Validated) -> None:
-        keep_best(self, trial, event)
         limit = self.config.max_length
-        if limit is not None and event.length >= limit and trial.state == TRAINING:
+        past = first_past({event.length: finite(event.metric)} | trial.results, limit)
+        trial.results = {length: metric for length, metric in trial.results.items() if limit is None or length < limit}
+        if limit is None or event.length < limit:
+            keep_best(self, trial, event)
+        trial.results |= past
+        if trial.state != TRAINING or trial.target is None or event.length < trial.target:
+            return
+        if limit is not None and event.length >= limit:
             self.stop(trial, f"trained to {limit} {self.config.unit}, the full length")
+        elif self.config.lengths:
+            trial.target = self._next_length(event.length)
+            self.out.append(TrainTo(trial=trial.number, length=trial.target, reason="the next length"))
+
+    def _next_length(self, past: int) -> int | None:
+        """The next length to validate at."""
+        return next((each for each in self.config.lengths if each > past), self.config.max_length)
 
     def ended(self, trial: TrialRecord, event: TrialEnded) -> None:
         trial.fraction = 1.0
@@ -61,7 +76,7 @@ class Plain(Method):
         while self.has_more() and running < self._at_once:
             number = len(self.trials) + 1 if self.config.order == ARRIVAL else self._next_place
             reason = f"trial {self._next_place} of {self.num_places}"
-            self.create(number, place=self._next_place, length=self.config.max_length, reason=reason)
+            self.create(number, place=self._next_place, length=self._next_length(0), reason=reason)
             self._next_place, running = self._next_place + 1, running + 1
 
     def progress(self) -> float:
@@ -77,7 +92,7 @@ class Plain(Method):
 
 
 def keep_best(method: Method, trial: TrialRecord, event: Validated) -> None:
-    """Only the best result of each trial: the order of results cannot change it."""
+    """Uses only the best result of each trial, so the order of results does not matter."""
     known = [(method.rank(metric, length), length, metric) for length, metric in trial.results.items()]
     metric = finite(event.metric)
     if metric is not None:
@@ -88,9 +103,8 @@ def keep_best(method: Method, trial: TrialRecord, event: Validated) -> None:
 def num_grid_trials(space: Space) -> int:
     number = grid.num_points(grid.axes(space))
     if not 1 <= number <= MOST_TRIALS:
-        raise UsageError(
-            f"searcher: a grid over {len(space.leaves)} hyperparameters has {number or 'no'} trial{'s' * (number > 1)}",
-            hint="use searcher.name: random with max_trials" if number else "give hyperparameters, or use name: single",
-            code="search-grid-size",
-        )
+        found = f"{number} trials, more than {MOST_TRIALS}" if number else "no trials"
+        hint = "use searcher.name: random with max_trials" if number else "add hyperparameters, or use name: single"
+        message = f"searcher: a grid over {len(space.leaves)} hyperparameters has {found}"
+        raise UsageError(message, hint=hint, code="search-grid-size")
     return number

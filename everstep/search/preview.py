@@ -1,8 +1,8 @@
-"""What a search will cost, before it starts: how many trials train how long, slot-hours, time.
+"""What a search will cost, before it starts: how many trials train to each length, slot-hours, and time.
 
-In exact order the numbers hold whatever the metrics are, as long as no trial fails. In arrival order they are those of
-Determined's preview: as if every rung were decided at once. The time comes from running the search itself, with trials
-of one slot each and metrics at random. Pure: how long a batch takes comes in as an argument."""
+In exact order the numbers are right for any metrics, as long as no trial fails. In arrival order they are those of
+Determined's preview, which decides each rung as a whole. The time comes from simulating the search with one slot for
+each trial and random metrics. Pure: the time for a batch is an argument."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from everstep.search.config import EXACT, MODEL_BASED, SearchConfig
+from everstep.errors import UsageError
+from everstep.search.config import CUSTOM, EXACT, MODEL_BASED, SearchConfig
 from everstep.search.events import Operation, StopTrial, TrainTo, TrialEnded, Validated
 from everstep.search.exact_halving import cohort_sizes
+from everstep.search.model_based import COHORT
 from everstep.search.plain import num_grid_trials
 from everstep.search.rungs import survivors
 from everstep.search.search import Search
@@ -43,8 +45,20 @@ class Preview:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+def measured_unit_s(results: Sequence[tuple[int, float]]) -> float | None:
+    """How long one slot takes for one unit of length, from earlier trials: (length, seconds on one slot) of each. Long
+    trials count more, because short ones spend most of their time starting. None: nothing was trained."""
+    trained = [(length, seconds) for length, seconds in results if length > 0 and seconds > 0]
+    return sum(seconds for _, seconds in trained) / sum(length for length, _ in trained) if trained else None
+
+
 def preview(config: SearchConfig, space: Space, *, batch_s: float | None = None, num_slots: int = 1) -> Preview:
     """`batch_s`: how long one slot takes for one unit of length."""
+    if config.name == CUSTOM:
+        hint = "run the experiment, and watch it with everstep e describe ID"
+        raise UsageError(
+            "searcher: custom has no preview: its program decides", hint=hint, code="search-preview-custom"
+        )
     lines = tuple(_lines(config, space))
     num_trials = sum(number for number, _ in lines)
     lengths = [(number, length) for number, length in lines if isinstance(length, int)]
@@ -79,7 +93,8 @@ def _num_at_once(config: SearchConfig, num_trials: int) -> int:
     if config.is_halving:
         wanted = sum(bracket.num_at_start for bracket in config.brackets())
         return wanted if config.order != EXACT else min(num_trials, config.max_concurrent_trials or wanted)
-    return min(num_trials, config.max_concurrent_trials or num_trials)
+    most = (config.cohort or COHORT) if config.name in MODEL_BASED else num_trials
+    return min(num_trials, most, config.max_concurrent_trials or most)
 
 
 def _notes(config: SearchConfig, space: Space) -> list[str]:
@@ -90,21 +105,26 @@ def _notes(config: SearchConfig, space: Space) -> list[str]:
             text = f"{len(sizes)} cohorts of {min(sizes)} to {max(sizes)}" if len(sizes) > 1 else "one cohort"
             lengths = ", ".join(map(str, bracket.lengths))
             notes.append(f"{bracket.num_trials} trials in {text}, compared at {lengths} {config.unit}")
-        notes.append("order: exact: the same trials, lengths and winner for every number of slots")
+        notes.append("order: exact: any number of slots gives the same trials, lengths and winner")
     elif config.is_halving:
-        notes.append("order: arrival: an estimate; which trials are stopped depends on who is first")
+        notes.append("order: arrival: this is an estimate; which trials stop depends on which results arrive first")
     if config.name in MODEL_BASED:
         notes.append(f"{config.name} sees all earlier cohorts; trials of one cohort do not see each other")
     return notes
 
 
 def simulated(config: SearchConfig, num_trials: int, num_slots: int) -> tuple[int, int]:
-    """Units of length until the search ends, and until its first trial has the full length, on `num_slots` slots."""
-    return _Simulation(_without_space(config, num_trials), num_slots).run()
+    """Units of length until the search ends, and until its first trial is fully trained, on `num_slots` slots."""
+    if config.name not in MODEL_BASED:
+        return _Simulation(_without_space(config, num_trials), num_slots).run()
+    size = min(num_trials, config.cohort or COHORT)  # each cohort waits for the one before it
+    (whole, first), rest = _Simulation(_without_space(config, size), num_slots).run(), num_trials % size
+    last = _Simulation(_without_space(config, rest), num_slots).run()[0] if rest else 0
+    return num_trials // size * whole + last, first
 
 
 def _without_space(config: SearchConfig, num_trials: int) -> SearchConfig:
-    """A grid and a model need a space; their times do not."""
+    """The same search without hyperparameters. A grid and a model need a space, but their times do not."""
     if config.is_halving:
         return config
     return SearchConfig(

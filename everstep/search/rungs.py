@@ -1,7 +1,7 @@
 """Rungs and brackets of a halving search, counted with whole numbers and fractions.
 
-The logarithm of a float is cut off in the wrong place now and then (log 1000 to the base 10 gives 2.9999999999999996),
-and then a search has a rung less than its file says."""
+Floating-point logarithms are sometimes slightly too small (log 1000 to the base 10 gives 2.9999999999999996), and a
+search that cuts them off has one rung too few."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODES = ("standard", "aggressive", "conservative")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bracket:
-    """A halving search of its own. `lengths`: the total length of each rung. `num_at_once`: how many trials train."""
+    """One of the halvings of a search. `lengths`: the total length of each rung. `num_at_once`: trials at a time."""
 
     lengths: tuple[int, ...]
     num_trials: int
@@ -23,7 +23,7 @@ class Bracket:
 
 
 def num_powers(divisor: Fraction, number: int, most: int) -> int:
-    """How often `number` can be divided, at most `most` times."""
+    """How many times `number` can be divided, at most `most`."""
     times, power = 0, divisor
     while times < most and power <= number:
         times, power = times + 1, power * divisor
@@ -42,8 +42,8 @@ def bracket_rungs(mode: str, max_rungs: int, divisor: Fraction, max_length: int,
 
 
 def bracket_trials(max_trials: int, divisor: Fraction, rungs: Sequence[int]) -> tuple[int, ...]:
-    """Each bracket costs about the same: weight divisor^(rungs-1) / rungs. The first gets what is left, or gives what
-    the others have too much since each has one at least."""
+    """Each bracket costs about the same: weight divisor^(rungs-1) / rungs. The first gets what is left,
+    or gives up what the others' minimum of one trial takes."""
     weights = [divisor ** (each - 1) / each for each in rungs]
     trials = [max(1, int(weight * max_trials / sum(weights))) for weight in weights]
     trials[0] = max(1, trials[0] + max_trials - sum(trials))

@@ -10,13 +10,15 @@ Pure. A bad event raises and changes nothing. Repeated events change nothing."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from everstep.errors import UsageError
 from everstep.search.arrival_halving import ArrivalHalving
-from everstep.search.config import EXACT, MODEL_BASED, SearchConfig
-from everstep.search.events import WHYS, Advanced, Event, Operation, Suggested, TrialEnded, Validated
+from everstep.search.config import CUSTOM, EXACT, MODEL_BASED, SearchConfig
+from everstep.search.custom import Custom
+from everstep.search.events import WHYS, Advanced, Ask, Event, Operation, Programmed, Suggested, TrialEnded, Validated
 from everstep.search.exact_halving import ExactHalving
 from everstep.search.method import Method, TrialRecord
 from everstep.search.model_based import ModelBased
@@ -35,7 +37,7 @@ class Search:
 
     @classmethod
     def read(cls, config: SearchConfig, space: Space, seed: int, plain: Mapping[str, Any]) -> Search:
-        """What `save` returned."""
+        """Restore a search from what `save` returned."""
         search = cls.begin(config, space, seed)
         search._is_started = plain["is_started"]
         search._method.load(copy.deepcopy(plain))
@@ -57,8 +59,13 @@ class Search:
         if isinstance(event, Suggested):
             self._method.suggested(event)
             return self._take()
+        if isinstance(event, Programmed):
+            self._method.programmed(event)
+            return self._take()
         trial = self._trial(event.trial)
         if isinstance(event, Advanced):
+            if math.isnan(event.fraction):
+                raise UsageError(f"trial {event.trial}: progress {event.fraction}", code="search-event")
             trial.fraction = trial.fraction if trial.is_over else min(max(event.fraction, 0.0), 1.0)
         elif isinstance(event, Validated):
             if event.length < 0:
@@ -70,8 +77,8 @@ class Search:
 
     def _end(self, trial: TrialRecord, event: TrialEnded) -> None:
         if event.why is not None and event.why not in WHYS:
-            message = f"trial {event.trial} ended with {event.why!r}"
-            raise UsageError(message, hint=", ".join(WHYS), code="search-event")
+            message = f"trial {event.trial} ended with {event.why!r}, which is not a known reason"
+            raise UsageError(message, hint=f"use one of {', '.join(WHYS)}", code="search-event")
         trial.is_over, trial.why, trial.last_length = True, event.why, event.length
         self._method.num_over += 1
         self._method.ended(trial, event)
@@ -80,7 +87,8 @@ class Search:
         trial = self._method.trials.get(number)
         if trial is None:
             raise UsageError(
-                f"trial {number} was not created; {len(self._method.trials)} trials were", code="search-trial-unknown"
+                f"trial {number} does not exist; {len(self._method.trials)} trials were created",
+                code="search-trial-unknown",
             )
         return trial
 
@@ -95,18 +103,36 @@ class Search:
         return self._method.done is not None
 
     @property
+    def pending_ask(self) -> Ask | None:
+        """The model's question that still needs an answer (`Suggested`), even after `read`."""
+        return None if self.is_done else self._method.pending_ask()
+
+    @property
+    def after_event(self) -> int:
+        """The last event for which a search program's operations were applied."""
+        return self._method.after_event()
+
+    def checkpoint_of(self, trial: int) -> Mapping[str, Any] | None:
+        """The checkpoint that this trial starts from, instead of the experiment's."""
+        return self._method.checkpoint_of(trial)
+
+    def closed_by(self, operations: Sequence[Mapping[str, Any]]) -> set[int]:
+        """The trials that these operations of a search program close, without asking for a further length."""
+        return self._method.closed_by(operations)
+
+    @property
     def progress(self) -> float:
-        """From 0 to 1."""
+        """How much of the search is done, from 0 to 1."""
         return self._method.progress()
 
     @property
     def best(self) -> tuple[int, float, int] | None:
-        """Trial, metric and length of the best result; of equal ones, the lower number's."""
+        """Trial, metric and length of the best result. Of equal results, the one with the lower trial number."""
         return self._method.best()
 
     @property
     def targets(self) -> dict[int, int | None]:
-        """By trial that is not over: the length to train to."""
+        """The length to train to, by trial that is not over."""
         return {number: trial.target for number, trial in self._method.trials.items() if not trial.is_over}
 
 
@@ -121,4 +147,6 @@ def fold(config: SearchConfig, space: Space, seed: int, events: Iterable[Event])
 def _kind(config: SearchConfig) -> type[Method]:
     if config.is_halving:
         return ExactHalving if config.order == EXACT else ArrivalHalving
+    if config.name == CUSTOM:
+        return Custom
     return ModelBased if config.name in MODEL_BASED else Plain

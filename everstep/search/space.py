@@ -1,9 +1,9 @@
-"""Hyperparameter spaces: what a trial may get, as a function of (experiment's seed, trial's number).
+"""Hyperparameter spaces: the values a trial may get. They depend only on the experiment's seed and the trial's number.
 
 A space is a nested map. Its leaves are constants or one of four kinds of range, in Determined's form or the short one:
 
-    {type: int, minval: 1, maxval: 8}                    {int: [1, 8]}          both ends belong to it
-    {type: double, minval: 0, maxval: 1}                 {double: [0, 1]}       the upper end does not
+    {type: int, minval: 1, maxval: 8}                    {int: [1, 8]}          includes both ends
+    {type: double, minval: 0, maxval: 1}                 {double: [0, 1]}       excludes the upper end
     {type: log, base: 10, minval: -5, maxval: -1}        {log: [1e-5, 1e-1]}    Determined: exponents. Short: values
     {type: categorical, vals: [adam, sgd]}               {choice: [adam, sgd]}
     {type: const, val: 3}                                3
@@ -112,7 +112,7 @@ class Space:
 
 
 def nested(values: Iterator[tuple[Path, Any]]) -> dict[str, Any]:
-    """A nested map from values by path. Values are copied, so that a trial cannot change those of another."""
+    """A nested map from values by path. Values are copied, so that one trial cannot change those of another."""
     tree: dict[str, Any] = {}
     for path, value in values:
         *above, name = path

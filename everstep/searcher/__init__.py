@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from everstep.searcher.operations import Close, Create, Operation, Progress, Shutdown, ValidateAfter
 from everstep.searcher.search_method import ExitedReason, SearcherState, SearchMethod
+from everstep.searcher.search_runner import LocalSearchRunner, RemoteSearchRunner
 
 __all__ = [
     "SearchMethod",
+    "LocalSearchRunner",
+    "RemoteSearchRunner",
     "SearcherState",
     "ExitedReason",
     "Operation",

@@ -1,7 +1,7 @@
-"""What a search method asks for. Plain values: `to_plain` is what is posted, `from_plain` what was.
+"""The operations of a search method: plain values. `to_plain` gives the form that is posted; `from_plain` reads it.
 
-Trials are named by the method, with UUIDs of its choice: a method that is started again names them the same way, and a
-post that comes twice is recognized."""
+The method names its trials with UUIDs of its choice. A restarted method uses the same names, so a repeated post is
+recognized."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from everstep.errors import UsageError
 
 
 class SearcherOperation:
-    """Any of the below."""
+    """The base class of all operations."""
 
     kind: ClassVar[str]
 
     def to_plain(self) -> dict[str, Any]:
-        """UUIDs as texts, for JSON."""
+        """The operation as plain data for JSON, with UUIDs as strings."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}  # type: ignore[attr-defined]
         plain = {name: str(value) if isinstance(value, uuid.UUID) else value for name, value in fields.items()}
         return {"kind": self.kind, **plain}
@@ -40,7 +40,7 @@ class Create(SearcherOperation):
 
 @dataclass(frozen=True)
 class ValidateAfter(SearcherOperation):
-    """Train the trial to this total length, not by it, and validate."""
+    """Train the trial to this total length (not for this much longer), and validate."""
 
     kind: ClassVar[str] = "validate_after"
     request_id: uuid.UUID
@@ -49,8 +49,8 @@ class ValidateAfter(SearcherOperation):
     def __post_init__(self) -> None:
         if isinstance(self.length, bool) or not isinstance(self.length, int) or self.length < 1:
             raise UsageError(
-                f"ValidateAfter({self.request_id}, {self.length!r})",
-                hint="a total length, at least 1, in the searcher's unit",
+                f"ValidateAfter({self.request_id}, {self.length!r}) is not valid",
+                hint="its length is a total, in the searcher's unit, and at least 1",
                 code="searcher-operation",
             )
 
@@ -72,7 +72,8 @@ class Progress(SearcherOperation):
 
     def __post_init__(self) -> None:
         if not 0 <= self.progress <= 1:
-            raise UsageError(f"Progress({self.progress!r})", hint="from 0 to 1", code="searcher-operation")
+            message = f"Progress({self.progress!r}) is not valid"
+            raise UsageError(message, hint="use a number from 0 to 1", code="searcher-operation")
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,6 @@ def from_plain(plain: Mapping[str, Any]) -> SearcherOperation:
             fields["request_id"] = uuid.UUID(fields["request_id"])
         operation: SearcherOperation = _KINDS[str(plain.get("kind"))](**fields)
     except (KeyError, TypeError, ValueError, AttributeError):
-        hint = f"kind: {', '.join(_KINDS)}, and its fields"
-        raise UsageError(f"operation {dict(plain)}", hint=hint, code="searcher-operation") from None
+        hint = f"its kind must be one of {', '.join(_KINDS)}, with all fields of that kind"
+        raise UsageError(f"invalid operation: {dict(plain)}", hint=hint, code="searcher-operation") from None
     return operation

@@ -1,4 +1,4 @@
-"""The search method that you write, and what it may look at. A runner calls it, and posts its operations."""
+"""The base class of your search method, and the state that it may read. A runner calls it, and posts its operations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ExitedReason(Enum):
 
 @dataclass
 class SearcherState:
-    """Of the experiment, kept by the runner. Read it in your handlers; do not change it."""
+    """The state of the experiment, kept by the runner. Read it in your handlers; do not change it."""
 
     failures: set[uuid.UUID] = field(default_factory=set)
     trial_progress: dict[uuid.UUID, float] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class SearcherState:
     experiment_id: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Determined's keys. Sorted: the same state is the same text."""
+        """The state under Determined's keys, sorted, so that equal states give equal texts."""
         return {
             "failures": sorted(map(str, self.failures)),
             "trialProgress": {str(trial): self.trial_progress[trial] for trial in sorted(self.trial_progress)},
@@ -60,7 +60,7 @@ class SearcherState:
 
 
 class SearchMethod(ABC):
-    """Each handler returns operations, in the order they are to be applied."""
+    """Each handler returns operations in the order in which to apply them."""
 
     @abstractmethod
     def initial_operations(self, searcher_state: SearcherState) -> list[SearcherOperation]: ...
@@ -84,7 +84,7 @@ class SearchMethod(ABC):
 
     @abstractmethod
     def progress(self, searcher_state: SearcherState) -> float:
-        """From 0 to 1."""
+        """How much of the search is done, from 0 to 1."""
 
     def save_method_state(self, path: Path) -> None:  # noqa: B027  a method without state needs none
         """Write your own state into this folder."""

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.search.config import read_searcher
-from everstep.search.events import CreateTrial, StopTrial, TrialEnded, Validated
+from everstep.search.events import CreateTrial, StopTrial, TrainTo, TrialEnded, Validated
 from everstep.search.search import Search
 from everstep.search.space import Space
+from lab.length import usual
 
 
 class Restated:
@@ -98,6 +99,73 @@ def test_arrival_order_is_determineds_rule(num_rungs, divisor, max_trials, at_on
             metric = chance.randrange(5) / 4
             found = search.apply(Validated(trial=trial, length=reached[trial], metric=metric))
             assert shown(found) == restated.validated(trial, reached[trial], metric)
+
+
+@settings(max_examples=usual(150, long=1500), deadline=None)
+@given(
+    max_length=st.sampled_from([1, 5, 64]),
+    num_rungs=st.integers(1, 4),
+    divisor=st.sampled_from([1.5, 2, 4]),
+    max_trials=st.integers(1, 12),
+    at_once=st.integers(0, 4),
+    stop_once=st.booleans(),
+    longest_step=st.sampled_from([1, 10, 50]),
+    salt=st.integers(0, 10**6),
+)
+def test_every_search_ends(max_length, num_rungs, divisor, max_trials, at_once, stop_once, longest_step, salt):
+    """Trials may overrun their rungs, and may fail or be replaced at any time, also while they wait."""
+    search = halving(
+        max_length=max_length,
+        num_rungs=num_rungs,
+        divisor=divisor,
+        max_trials=max_trials,
+        max_concurrent_trials=at_once,
+        stop_once=stop_once,
+    )
+    chance, targets, reached, stopped = random.Random(salt), {}, {}, set()
+
+    def take(operations):
+        targets.update({each.trial: each.length for each in operations if isinstance(each, TrainTo)})
+        stopped.update(each.trial for each in operations if isinstance(each, StopTrial))
+
+    take(search.start())
+    while not search.is_done:
+        training = [trial for trial in search.targets if reached.get(trial, 0) < targets[trial]]
+        assert training or stopped & search.targets.keys(), "no trial has anything to do, and the search is not over"
+        trial = chance.choice([*search.targets])
+        if trial in stopped or chance.random() < 0.1:
+            take(search.apply(TrialEnded(trial=trial, why=chance.choice([None, "ERRORED", "INVALID_HP"]))))
+        elif trial in training or chance.random() < 0.2:
+            reached[trial] = reached.get(trial, 0) + chance.randint(1, longest_step)
+            take(search.apply(Validated(trial=trial, length=reached[trial], metric=chance.randrange(5) / 4)))
+
+
+def test_invalid_hyperparameters_of_a_waiting_trial_do_not_keep_the_others_waiting():
+    search = halving(max_length=64, num_rungs=3, divisor=2, max_trials=2, stop_once=False)
+    search.start()
+    search.apply(Validated(trial=1, length=16, metric=0.1))
+    search.apply(TrialEnded(trial=1, why="INVALID_HP"))
+    search.apply(Validated(trial=2, length=16, metric=0.2))
+    assert shown(search.apply(Validated(trial=3, length=16, metric=0.3))) == [("stop", 3)]
+    assert shown(search.apply(Validated(trial=2, length=32, metric=0.2))) == [("stop", 2)]
+
+
+def test_a_result_past_the_next_rung_counts_there_when_the_trial_is_promoted():
+    search = halving(max_length=64, num_rungs=3, divisor=2, max_trials=2, stop_once=False)
+    search.start()
+    assert search.apply(Validated(trial=1, length=40, metric=0.1)) == []
+    stopped = search.apply(Validated(trial=2, length=40, metric=0.2))
+    assert shown(stopped) == [("stop", 2), ("stop", 1)]
+    assert {each["number"]: each["results"] for each in search.save()["trials"]} == {
+        1: [[16, 0.1], [32, 0.1]],
+        2: [[16, 0.2]],
+    }
+
+
+def halving(**given):
+    length = {"batches": given.pop("max_length")}
+    config = {"name": "async_halving", "metric": "loss", "order": "arrival", "max_length": length, **given}
+    return Search.begin(read_searcher(config), Space(), seed=1)
 
 
 def shown(operations):

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from unit.search.world import World, noise
 
 from everstep.search.config import read_searcher
-from everstep.search.events import StopTrial, TrainTo
+from everstep.search.events import CreateTrial, StopTrial, TrainTo, TrialEnded, Validated
 from everstep.search.preview import preview
 from everstep.search.read_space import read_space
+from everstep.search.search import Search
 from everstep.search.space import Space
+from lab.length import usual
 
 SPACE = read_space({"lr": {"log": [1e-5, 1e-1]}, "n": {"int": [1, 8]}, "opt": {"name": {"choice": ["adam", "sgd"]}}})
 WHYS = ("ERRORED", "USER_CANCELED", "INVALID_HP", "itself")
@@ -25,10 +27,26 @@ def halving(**more):
     return {"name": "async_halving", "metric": "loss", "max_length": {"batches": 64}, "num_rungs": 3, **more}
 
 
+ENDS = st.tuples(st.integers(1, 50), st.integers(51, 100))
+RANGES = st.one_of(
+    ENDS.map(lambda ends: {"int": [*ends], "count": 3}),
+    ENDS.map(lambda ends: {"double": [*ends], "count": 2}),
+    ENDS.map(lambda ends: {"log": [*ends], "count": 2}),
+    ENDS.map(lambda ends: {"type": "log", "base": 2, "minval": -ends[1], "maxval": -ends[0], "count": 2}),
+    st.lists(st.one_of(st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2)), min_size=1, max_size=3)
+    .map(lambda values: {"choice": values}),
+    st.one_of(st.integers(), st.booleans(), st.lists(st.integers(), max_size=2), st.just({})),
+)  # fmt: skip
+NAMES = st.text("abcde", min_size=1, max_size=2)
+SPACES = st.dictionaries(NAMES, st.one_of(RANGES, st.dictionaries(NAMES, RANGES, max_size=2)), min_size=1, max_size=3)
+
+
 @st.composite
-def searchers(draw):
-    name = draw(st.sampled_from(["async_halving", "adaptive_asha", "random", "tpe"]))
-    given = {"name": name, "metric": "loss", "max_trials": draw(st.integers(1, 40))}
+def searchers(draw, names=("async_halving", "adaptive_asha", "random", "tpe")):
+    name = draw(st.sampled_from(names))
+    given = {"name": name, "metric": "loss"}
+    if name not in ("single", "grid"):
+        given["max_trials"] = draw(st.integers(1, 40))
     given["smaller_is_better"] = draw(st.booleans())
     if name in ("async_halving", "adaptive_asha"):
         given["max_length"] = {"batches": draw(st.integers(1, 200))}
@@ -46,14 +64,17 @@ def searchers(draw):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    config=searchers(),
+    config=searchers(("async_halving", "adaptive_asha", "random", "tpe", "grid", "single")),
+    hyperparameters=SPACES,
     at_once=st.sampled_from([0, 1, 2, 3, 16]),
     share_of_bad=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
     num_values=st.sampled_from([1, 2, 1000]),
     period=st.sampled_from([None, 1, 7, 50]),
     salt=st.integers(0, 10**6),
 )
-def test_one_search_for_every_order_of_events(config, at_once, share_of_bad, num_values, period, salt):
+def test_one_search_for_every_order_of_events(config, hyperparameters, at_once, share_of_bad, num_values, period, salt):
+    space = read_space(hyperparameters)
+
     def metric(trial, length):
         value = noise("metric", salt, trial, length)
         return math.nan if value < share_of_bad / 5 else int(value * num_values) / num_values
@@ -64,7 +85,7 @@ def test_one_search_for_every_order_of_events(config, at_once, share_of_bad, num
 
     def run(order, at_once):
         config_here = replace(config, max_concurrent_trials=at_once)
-        world = World(config=config_here, space=SPACE, metric=metric, fate=fate, period=period, order=order)
+        world = World(config=config_here, space=space, metric=metric, fate=fate, period=period, order=order)
         return world.run(), world
 
     quiet, calm = run(None, 1)
@@ -151,13 +172,32 @@ def test_invalid_hyperparameters_are_replaced_by_a_number_that_does_not_depend_o
     assert search.is_done
 
 
-def test_a_space_without_any_valid_sample_ends_the_search():
-    config = read_searcher({"name": "random", "metric": "loss", "max_trials": 2, "max_length": {"batches": 5}})
-    world = World(config=config, space=SPACE, metric=lambda t, n: 0.0, fate=lambda t, n: "INVALID_HP")
+@pytest.mark.parametrize(
+    ("given", "num_created"),
+    [
+        ({"name": "random"}, 3 * 21),
+        ({}, 3 * 21),
+        ({"order": "arrival"}, 3 * 21),
+        ({"order": "arrival", "stop_once": False}, 3 * 21),
+        ({"name": "tpe"}, 3),
+    ],
+    ids=str,
+)
+def test_a_space_without_any_valid_sample_ends_the_search_in_error(given, num_created):
+    given = {"name": "async_halving", "metric": "loss", "max_trials": 3, "max_length": {"batches": 5}, **given}
+    trials = range(1, num_created + 1)
+    world = World(
+        config=read_searcher(given),
+        space=SPACE,
+        metric=lambda trial, length: 0.0,
+        fate=lambda trial, length: "INVALID_HP" if trial in trials else None,
+    )
     assert world.run().is_done
-    assert len(world.created) == 2 * 21
-    halved = World(config=read_searcher(halving(max_trials=3)), space=SPACE, metric=world.metric, fate=world.fate)
-    assert halved.run().is_done
+    assert len(world.created) == num_created
+    assert (world.operations[-1].state, world.operations[-1].reason) == (
+        "ERROR",
+        "all 3 trials had invalid hyperparameters",
+    )
 
 
 def test_a_trial_that_validates_rarely_counts_with_its_next_result():
@@ -167,6 +207,79 @@ def test_a_trial_that_validates_rarely_counts_with_its_next_result():
     assert search.is_done and world.reached == {1: 80, 2: 40, 3: 40, 4: 40}
     results = {each["number"]: each["results"] for each in search.save()["trials"]}
     assert results[1] == [[16, 1.04], [32, 1.04], [64, 1.08]] and results[2] == [[16, 2.04], [32, 2.04]]
+
+
+def test_a_script_that_does_not_wait_at_rungs_has_the_same_search():
+    config = read_searcher(halving(max_trials=9, divisor=3))  # 7, 21, 64
+    in_turn = run_on(config, lambda queues: max(queues, key=lambda number: len(queues[number])))
+    one_by_one = run_on(config, min)
+    assert in_turn == one_by_one
+    assert sorted(map(len, in_turn[0].values())) == [1] * 6 + [2] * 2 + [3]
+
+
+def run_on(config, choose):
+    """Each trial reports after every batch, and ends at the last one, whenever its rungs are decided."""
+    search = Search.begin(config, SPACE, 7)
+    operations, queues = search.start(), {}
+    while not search.is_done:
+        for each in operations:
+            if isinstance(each, CreateTrial):
+                posts = [Validated(trial=each.trial, length=n, metric=noise(each.trial, n)) for n in range(1, 65)]
+                queues[each.trial] = [*posts, TrialEnded(trial=each.trial, why=None, length=64)]
+            elif isinstance(each, StopTrial) and each.trial in queues:
+                queues[each.trial] = [TrialEnded(trial=each.trial, why=None, length=65 - len(queues[each.trial]))]
+        assert queues, "all scripts have ended, and the search has not"
+        number = choose(queues)
+        operations = search.apply(queues[number].pop(0))
+        queues = {trial: posts for trial, posts in queues.items() if posts}
+    return {each["number"]: each["results"] for each in search.save()["trials"]}, search.best
+
+
+def test_a_cohort_is_decided_before_the_next_one_has_any_result():
+    config = read_searcher(halving(max_trials=8, divisor=4, num_rungs=2, cohort=4))
+    search = Search.begin(config, Space(), 7)
+    search.start()
+    assert [search.apply(Validated(trial=trial, length=16, metric=trial / 10)) for trial in (1, 2, 3)] == [[]] * 3
+    decided = search.apply(Validated(trial=4, length=16, metric=0.4))
+    assert [(type(each), each.trial) for each in decided] == [*((StopTrial, n) for n in (2, 3, 4)), (TrainTo, 1)]
+    assert decided[0].reason == "0.2 is 2nd of 4 at 16 batches; only the best one continues"
+
+
+@pytest.mark.parametrize("lengths", [(40, 48), (48, 40)])
+def test_of_results_past_a_rung_the_first_by_length_counts(lengths):
+    search = Search.begin(read_searcher(halving(max_trials=2, divisor=2, num_rungs=2)), Space(), 7)
+    search.start()
+    for length in lengths:
+        search.apply(Validated(trial=1, length=length, metric={40: 0.1, 48: 0.9}[length]))
+    (stop, promotion) = search.apply(Validated(trial=2, length=32, metric=0.5))
+    assert (stop.trial, promotion.trial, promotion.length) == (2, 1, 64)
+    assert search.apply(Validated(trial=1, length=36, metric=0.7)) == []  # too late: the rung is decided
+    assert search.best == (1, 0.1, 32)
+
+
+@settings(max_examples=usual(100, long=1000), deadline=None)
+@given(
+    num_trials=st.integers(2, 12),
+    num_rungs=st.integers(1, 4),
+    divisor=st.sampled_from([1.5, 2, 3]),
+    lengths=st.lists(st.integers(1, 80), min_size=1, max_size=6, unique=True).map(sorted),
+    salt=st.integers(0, 10**6),
+)
+def test_results_past_a_rung_may_come_in_any_order_until_it_is_decided(num_trials, num_rungs, divisor, lengths, salt):
+    """The last trial, which decides, reports in order."""
+    more = {"max_trials": num_trials, "max_concurrent_trials": num_trials, "divisor": divisor, "num_rungs": num_rungs}
+
+    def run(chance):
+        search = Search.begin(read_searcher(halving(**more)), Space(), 7)
+        search.start()
+        posts = [(trial, length) for trial in range(1, num_trials) for length in [*lengths, 100]]
+        if chance is not None and num_rungs > 1:
+            chance.shuffle(posts)
+        for trial, length in [*posts, *((num_trials, length) for length in [*lengths, 100])]:
+            search.apply(Validated(trial=trial, length=length, metric=noise(salt, trial, length)))
+        return search.save()
+
+    assert run(random.Random(salt)) == run(None)
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 16])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from unit.search.test_determined_cases import NOT_COPIED
+from unit.search.determined import NOT_COPIED
 
 from everstep.search.read_space import read_space
 

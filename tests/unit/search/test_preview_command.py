@@ -41,6 +41,12 @@ def test_for_machines(tmp_path: Path) -> None:
     assert found["lines"] == [[9, 58], [5, 234], [2, 937]] and found["expected_s"] > 0
 
 
+def test_a_time_without_an_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text(ADAPTIVE)
+    done = run(*EVERSTEP, "e", "preview", "exp.yaml", "--json", "--batch-s", "inf", folder=tmp_path)
+    assert done.returncode == 2 and "--batch-s" in done.stderr and not done.stdout
+
+
 def test_a_bad_space_is_refused_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "exp.yaml").write_text(ADAPTIVE.replace("minval: -4, maxval: -1", "minval: 1e-4, maxval: 0.1"))
     done = run(*EVERSTEP, "e", "preview", "exp.yaml", folder=tmp_path)

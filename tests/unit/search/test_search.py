@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from unit.search.world import World, noise
 
 from everstep.errors import UsageError
 from everstep.search.config import read_searcher
-from everstep.search.events import Advanced, SearchOver, StopTrial, TrialEnded, Validated, event_from_plain, to_plain
+from everstep.search.draws import content_seed
+from everstep.search.events import (
+    Advanced,
+    SearchOver,
+    StopTrial,
+    Suggested,
+    TrainTo,
+    TrialEnded,
+    Validated,
+    event_from_plain,
+    to_plain,
+)
 from everstep.search.read_space import read_space
 from everstep.search.search import Search, fold
 from everstep.search.space import Space
+from lab.command import ROOT
 
 HALVING = {"name": "async_halving", "metric": "loss", "max_length": {"batches": 64}, "num_rungs": 2, "max_trials": 8}
 
@@ -41,6 +54,7 @@ def test_a_search_is_the_fold_of_its_events(order):
         Validated(trial=1, length=-1, metric=0.5),
         TrialEnded(trial=1, why="BROKEN"),
         TrialEnded(trial=0),
+        Advanced(trial=1, fraction=float("nan")),
     ],
 )
 def test_a_bad_event_is_refused_and_changes_nothing(event):
@@ -50,6 +64,13 @@ def test_a_bad_event_is_refused_and_changes_nothing(event):
     with pytest.raises(UsageError):
         search.apply(event)
     assert search.save() == before
+
+
+@pytest.mark.parametrize("name", [{}, ["random"], 5, None, "rondom"])
+def test_a_name_of_no_searcher_is_refused(name):
+    with pytest.raises(UsageError) as refused:
+        read_searcher({**HALVING, "name": name})
+    assert refused.value.code == "searcher-name-unknown"
 
 
 @pytest.mark.parametrize("plain", [{"kind": "exploded"}, {"kind": "ended"}, {"kind": "ended", "trial": 1, "x": 2}, {}])
@@ -78,12 +99,15 @@ def test_events_and_operations_are_plain_data():
     [
         (["ERRORED", "ERRORED"], "ERROR", "all 2 trials failed"),
         (["USER_CANCELED", "USER_CANCELED"], "CANCELED", "all 2 trials were canceled"),
+        (["ERRORED"], "ERROR", "the only trial failed"),
+        (["USER_CANCELED"], "CANCELED", "the only trial was canceled"),
+        ([None], "COMPLETED", "1 trial is over"),
         (["ERRORED", None], "COMPLETED", "2 trials are over; 1 failed"),
         ([None, None], "COMPLETED", "2 trials are over"),
     ],
 )
 def test_the_end_says_what_became_of_the_trials(whys, state, reason):
-    config = read_searcher({"name": "random", "metric": "loss", "max_trials": 2})
+    config = read_searcher({"name": "random", "metric": "loss", "max_trials": len(whys)})
     search = Search.begin(config, Space(), 7)
     search.start()
     last = [search.apply(TrialEnded(trial=number, why=why)) for number, why in enumerate(whys, start=1)][-1]
@@ -110,6 +134,42 @@ def test_a_trial_of_a_random_search_is_stopped_at_its_length():
     assert search.best == (1, 0.5, 2)
 
 
+@pytest.mark.parametrize("searcher", [{"name": "random"}, {"name": "async_halving", "num_rungs": 2}])
+def test_a_replaced_trial_is_not_the_best(searcher):
+    given = {**searcher, "metric": "loss", "max_trials": 2, "max_length": {"batches": 8}, "order": "arrival"}
+    search = Search.begin(read_searcher(given), Space(), 7)
+    search.start()
+    search.apply(Validated(trial=1, length=8, metric=0.0))
+    assert search.best == (1, 0.0, 8 if searcher["name"] == "random" else 2)
+    search.apply(TrialEnded(trial=1, why="INVALID_HP"))
+    assert search.best is None
+    search.apply(Validated(trial=2, length=8, metric=2.0))
+    search.apply(Validated(trial=3, length=8, metric=3.0))
+    assert search.best[:2] == (2, 2.0)
+
+
+PAST = [Validated(trial=1, length=6, metric=0.9), Validated(trial=1, length=12, metric=0.5)]
+LATER = Validated(trial=1, length=18, metric=0.1)  # of a script that does not stop at once
+
+
+@pytest.mark.parametrize("name", ["single", "random", "tpe"])
+@pytest.mark.parametrize("posts", [PAST, [*PAST, LATER], [PAST[1], LATER, PAST[0]], [LATER, *PAST]])
+def test_of_results_past_the_full_length_only_the_first_counts(name, posts):
+    more = {} if name == "single" else {"max_trials": 2, "max_concurrent_trials": 1}
+    config = read_searcher({"name": name, "metric": "loss", "max_length": {"batches": 8}, **more})
+    search = Search.begin(config, Space(), 7)
+    search.start()
+    search.apply(Suggested(cohort=0, hparams={"1": {}, "2": {}}))
+    for post in posts:
+        search.apply(post)
+    assert search.best == (1, 0.5, 12)
+    search.apply(TrialEnded(trial=1, length=max(each.length for each in posts)))
+    search.apply(Validated(trial=2, length=12, metric=0.7)) if more else None
+    over = search.apply(TrialEnded(trial=2, length=12)) if more else []
+    assert search.is_done and search.best == (1, 0.5, 12)
+    assert [each.state for each in over] == ["COMPLETED"] * len(over)
+
+
 def test_a_result_that_is_overtaken_by_its_trials_end_counts():
     config = read_searcher({**HALVING, "max_trials": 2, "divisor": 2})
     search = Search.begin(config, Space(), 7)
@@ -133,3 +193,28 @@ def test_progress_grows_from_0_to_1():
     world._deliver = watched
     search = world.run()
     assert seen[0] == 0 and seen == sorted(seen) and search.progress == 1.0
+
+
+def test_a_single_trial_is_validated_at_given_lengths() -> None:
+    section = {"name": "single", "metric": "loss", "max_length": {"batches": 64}, "lengths": [16, 4, 64]}
+    search = Search.begin(read_searcher(section), read_space({}, num_micro_batches=1), 7)
+    targets = [each.length for each in search.start() if isinstance(each, TrainTo)]
+    for length in (2, 4, 4, 16, 64):
+        operations = search.apply(Validated(trial=1, length=length, metric=1.0))
+        targets += [each.length for each in operations if isinstance(each, TrainTo)]
+    assert targets == [4, 16, 64]
+    assert isinstance(operations[-1], StopTrial)
+
+
+def test_the_contract_of_a_pure_search_names_all_its_modules() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    (listed,) = re.findall(r'"A search is pure:.*?source_modules = \[(.*?)\]', text, re.DOTALL)
+    modules = {f"everstep.search.{path.stem}" for path in (ROOT / "everstep" / "search").glob("*.py")}
+    assert modules - {"everstep.search.__init__", "everstep.search.optuna_process"} == set(
+        re.findall(r"[\w.]+", listed)
+    )
+
+
+def test_a_seed_may_depend_on_hyperparameters_alone() -> None:
+    assert content_seed(1, {"a": 1, "b": 0.1}) == content_seed(1, {"b": 0.1, "a": 1}) < 2**31
+    assert len({content_seed(1, {"a": 1}), content_seed(2, {"a": 1}), content_seed(1, {"a": 2})}) == 3

@@ -107,7 +107,7 @@ def test_an_unknown_operation_is_refused(plain):
 
 
 def test_lengths_and_progress_have_bounds():
-    with pytest.raises(UsageError, match="total length"):
+    with pytest.raises(UsageError, match="at least 1"):
         ValidateAfter(ID, 0)
     with pytest.raises(UsageError, match="from 0 to 1"):
         Progress(1.5)

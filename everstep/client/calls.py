@@ -22,11 +22,11 @@ from urllib.parse import quote, urlencode
 import httpcore  # noqa: F401  httpx would import it when the first client is made: better here than there
 
 from everstep import env
-from everstep.client.tls import explain, explain_silence, tls_context
+from everstep.client.tls import explain, explain_silence, no_tls, tls_context
 from everstep.errors import CoordinatorUnreachable, EverstepError, Refused, UsageError
 from everstep.wire import REALM, from_json, to_json
 from everstep.wire.operations import HEALTH, Operation, Operations
-from everstep.wire.tokens import ROLES, choose, parse_tokens
+from everstep.wire.tokens import NEEDED, choose, parse_tokens
 
 if TYPE_CHECKING:
     import httpx
@@ -54,8 +54,11 @@ _CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete"
 _TOO_MANY = 429
 _HINTS = {
     401: "give this coordinator's token: --token-file FILE or EVERSTEP_TOKEN; that of a run is in runs/JOB/token",
-    403: "a token file may hold one token of each role, a line each: worker:…, user:…, read-only:…",
 }
+_ROLE, _ROLE_HINT = (
+    "role-insufficient",
+    "a token file may hold one token of each role, a line each: worker:…, user:…, read-only:…",
+)
 
 
 class Coordinator(Operations):
@@ -73,7 +76,7 @@ class Coordinator(Operations):
         # The transport alone: cookies and redirects double the cost of a call.
         # Plain http needs neither proxies nor certificates, and looking for them takes longer than a call.
         self._http = httpx.HTTPTransport(
-            verify=tls_context() if self.url.startswith("https:") else False,
+            verify=tls_context() if self.url.startswith("https:") else no_tls(),
             trust_env=False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0),
             socket_options=_KEEP_ALIVE,
@@ -120,6 +123,8 @@ class Coordinator(Operations):
         kind = operation.reply
         if kind is bytes or kind is type(None):
             return body if kind is bytes else None
+        if kind is str:
+            return body.decode()
         try:
             return from_json(kind, body) if hasattr(kind, "__dataclass_fields__") else json.loads(body)
         except (ValueError, TypeError, AttributeError) as error:
@@ -133,7 +138,7 @@ class Coordinator(Operations):
         where = f"{method} {url}"
         if self._is_closed:
             raise CoordinatorUnreachable(f"{where}: this client was closed", code="client-closed")
-        content = None if message is None else to_json(message)
+        content = message if message is None or isinstance(message, bytes) else to_json(message)
         timeout = httpx.Timeout(self._answer_s + getattr(message, "wait_s", 0.0), connect=CONNECT_S)
         extensions = {"timeout": timeout.as_dict(), "trace": self._note_socket}
         request = httpx.Request(method, url, headers=self._headers[role], content=content, extensions=extensions)
@@ -152,7 +157,9 @@ class Coordinator(Operations):
             wait_s = _seconds(answer.headers.get("retry-after", ""))
             raise CoordinatorUnreachable(text, wait_s=wait_s, code=code)
         if 400 <= answer.status_code < 500:
-            raise Refused(text, status=answer.status_code, hint=_HINTS.get(answer.status_code), code=code)
+            sentence = detail.partition(" ")[2]
+            hint = _ROLE_HINT if code == _ROLE else _HINTS.get(answer.status_code)
+            raise Refused(text, status=answer.status_code, hint=hint, code=code, sentence=sentence)
         raise CoordinatorUnreachable(text, code=code)
 
     def _explain(self, error: httpx.TransportError, where: str) -> EverstepError:
@@ -203,7 +210,7 @@ def _headers(text: str) -> dict[str, httpx.Headers]:
     tokens = parse_tokens(text)
     if not tokens:
         raise UsageError("the token is empty", hint=f"see {env.TOKEN_FILE} and {env.TOKEN}", code="token-empty")
-    chosen = {role: choose(tokens, role) or tokens[0] for role in ROLES}
+    chosen = {role: choose(tokens, role) or tokens[0] for role in NEEDED}
     return {
         role: httpx.Headers({"authorization": f"Bearer {token.word}", "content-type": "application/json"})
         for role, token in chosen.items()

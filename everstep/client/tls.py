@@ -23,6 +23,12 @@ def tls_context() -> ssl.SSLContext:
 
 
 @functools.cache
+def no_tls() -> ssl.SSLContext:
+    """For plain http. It is never used, but httpx makes one for each client if it is not given any."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+@functools.cache
 def _context(ca_file: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)

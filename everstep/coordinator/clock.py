@@ -20,6 +20,16 @@ AWAY_S = 1.0  # callers may have given up waiting, and call again …
 BACK_S = 5.0  # … within this time
 
 
+_PASSING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # also counts while the machine sleeps
+_BEGAN = time.time() - time.clock_gettime(_PASSING)
+
+
+def steady_time() -> float:
+    """Time of day as it was when this process began, and what has passed since: for what must outlast a
+    restart, and must not end when someone sets the machine's clock."""
+    return _BEGAN + time.clock_gettime(_PASSING)
+
+
 class Clock:
     def __init__(self, read: Now = time.monotonic, heard_until: Callable[[float], float] = lambda now: now) -> None:
         """`heard_until`: when the oldest call came that still waits to be heard; now, if none does."""

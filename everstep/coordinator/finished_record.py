@@ -15,9 +15,11 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from everstep import wire
+from everstep.coordinator.experiments.views import checkpoint_view
 from everstep.coordinator.regex_process import RegexProcess
 from everstep.coordinator.roster.facts import Roster
 from everstep.coordinator.roster.replies import generation_view, job_view
+from everstep.coordinator.store.experiment_rows import read_checkpoint
 from everstep.coordinator.store.log_reader import LogReader
 from everstep.coordinator.store.migrate import NEWEST, revision_of
 from everstep.coordinator.store.store import load_generation, load_roster
@@ -121,6 +123,14 @@ class FinishedRecord:
         check_query(log_query(request))
         search = self._regex.searching(request.regex) if request.regex else None
         return LogReader(self.engine(LOGS)).read(self.job, request, search=search)
+
+    def checkpoint(self, uuid: str) -> wire.SavedCheckpoint:
+        with self.store() as connection:
+            found = read_checkpoint(connection, uuid)
+        if found is None:
+            text = f"job {self.job} has no checkpoint {uuid[:64]}"
+            raise Refused(text, status=UNKNOWN, code="checkpoint-unknown")
+        return checkpoint_view(found)
 
     def lacks_end(self) -> str:
         """Why this may not be the last word about the job; empty: it is."""

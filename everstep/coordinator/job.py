@@ -31,7 +31,10 @@ from everstep.coordinator.roster.facts import (
     Worker,
     has_same_facts,
 )
+from everstep.coordinator.roster.gathering import gathers_until
 from everstep.coordinator.roster.health import CUT_S
+from everstep.coordinator.roster.node_gone import node_gone
+from everstep.coordinator.roster.reopening import reopen
 from everstep.coordinator.roster_events import emit_changes
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.signs import LONGEST_WATCH_S, WorkerSigns, report_interval_s
@@ -139,6 +142,9 @@ class CoordinatedJob:
     async def stop(self, reason: str) -> None:
         await self._keep(changes.stop(self.roster, reason))
 
+    async def reopen(self, reason: str) -> None:
+        await self._keep(reopen(self.roster, reason, self._now()))
+
     async def reserve(self, request: wire.ReserveWorker) -> wire.ReservedWorker:
         roster, name = changes.reserve(self.roster, request)
         check_workers(len(roster.workers))
@@ -184,6 +190,10 @@ class CoordinatedJob:
             now = self._now()
             self.signs.forget(agent)
             await self._keep(changes.node_away(self.roster, agent, message.reason, now, has_left=True))
+
+    async def node_gone(self, agent: str, reason: str) -> None:
+        if (roster := node_gone(self.roster, agent, reason, self._now())) is not self.roster:
+            await self._keep(roster)
 
     async def exited(self, name: str, end: wire.WorkerExit) -> None:
         await self._keep(changes.exited(self.roster, name, end, self._now()))
@@ -336,6 +346,8 @@ class CoordinatedJob:
             self._has_changed.clear()
             num_changes = self._num_changes
             self._decide(self._now())
+            if self._gathers():
+                continue
             roster = self.roster
             marks = self.band.follow(self.kept, roster, self.signs.all)
             took_s = time.thread_time() - started
@@ -349,6 +361,14 @@ class CoordinatedJob:
             if took_s > BRIEF_S:
                 # A round for thousands takes long: leave nearly all of the time to those who have yet to arrive.
                 await asyncio.sleep(min(10 * took_s, LONGEST_REST_S))
+
+    def _gathers(self) -> bool:
+        """Members arrive, and no one waits for anything else to be kept."""
+        until = gathers_until(self.kept, self.roster)
+        if until is None or self._until_kept or until <= self._now():
+            return False
+        self._look_at = min(until, until if self._look_at is None else self._look_at)
+        return True
 
     async def _until_due(self) -> None:
         looks = [look for look in (self._look_at, self._examine_at) if look is not None]

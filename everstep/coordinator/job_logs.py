@@ -53,6 +53,7 @@ class JobLogs:
         self._own = threading.local()
         self._news = Bell(turns)
         self._num_waiting = 0
+        self.num_bytes = 0  # kept since the start, as stored
         self._sweeping = asyncio.create_task(self._sweep())
 
     def let_go(self) -> None:
@@ -85,6 +86,7 @@ class JobLogs:
             raise
         finally:
             self._num_waiting -= 1
+        self.num_bytes += sum(len(each.data) * 3 // 4 for each in message.chunks)  # base64
         if message.chunks:
             self._news.ring_for(roster.job)
             self._on_lines(roster.job, sum(_num_lines(each) for each in message.chunks))

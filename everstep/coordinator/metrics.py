@@ -27,6 +27,7 @@ class Metrics:
     def __init__(self, store: MetricStore) -> None:
         self._store = store
         self._commits = CommitThread(store.keep)
+        self.num_points = 0  # kept since the start
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="metrics-reader")
 
     async def report(self, roster: Roster, worker: str, reports: list[wire.MetricReport]) -> wire.MetricsKept:
@@ -57,6 +58,7 @@ class Metrics:
             raise
         if isinstance(kept, Refused):
             raise kept
+        self.num_points += kept.num_points
         return kept
 
     async def series(self, job: str, after: int, limit: int, *, is_own: bool = False) -> bytes:

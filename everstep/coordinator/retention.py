@@ -48,6 +48,13 @@ class JobRetention:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
+    async def remove(self, job: str) -> tuple[int, int]:
+        """For good, with all that it had. Returns how many series and lines that were."""
+        await self._drop(job)
+        removed = await self._metrics.drop(job), await self._logs.drop(job)
+        await self._remove(job)
+        return removed
+
     async def sweep(self, now: float) -> list[str]:
         """Returns the jobs that were removed from the store."""
         await self._forget()
@@ -55,10 +62,8 @@ class JobRetention:
         old = await self._store.in_thread(lambda: self._store.jobs_ended(now, before, _MOST_AT_ONCE))
         num_series = num_lines = 0
         for job in old:
-            await self._drop(job)
-            num_series += await self._metrics.drop(job)
-            num_lines += await self._logs.drop(job)
-            await self._remove(job)
+            series, lines = await self.remove(job)
+            num_series, num_lines = num_series + series, num_lines + lines
         if old:
             named = ", ".join(old[:_MOST_NAMED]) + (", …" if len(old) > _MOST_NAMED else "")
             removed = "removed %d jobs that ended more than %g days ago, with %d series and %d lines: %s"

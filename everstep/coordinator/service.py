@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from everstep import wire
 from everstep.coordinator.clock import Clock
+from everstep.coordinator.experiments.checkpoint_records import CheckpointRecords
+from everstep.coordinator.experiments.experiment_calls import ExperimentCalls
+from everstep.coordinator.experiments.experiments import Experiments
+from everstep.coordinator.experiments.trial_calls import TrialCalls, trial_key
+from everstep.coordinator.experiments.trial_jobs import TrialJobs
 from everstep.coordinator.feed import JobFeed
 from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.job_band import JobBand
 from everstep.coordinator.job_listing import JobListing
 from everstep.coordinator.job_logs import JobLogs
 from everstep.coordinator.metrics import Metrics
+from everstep.coordinator.pool.nodes_reports import NodesReports
+from everstep.coordinator.pool.people import NOBODY, People
+from everstep.coordinator.pool.pool import Pool
+from everstep.coordinator.pool.use import PoolUses
+from everstep.coordinator.prometheus_text import Histogram
 from everstep.coordinator.retention import DAYS, JobRetention
 from everstep.coordinator.roster.facts import ID, Roster
+from everstep.coordinator.roster.marks import FORMED
 from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
 from everstep.coordinator.store.log_store import LogStore
@@ -32,7 +44,13 @@ from everstep.wire.limits import check_jobs
 
 class Service:
     def __init__(
-        self, store: Store, clock: Clock | None = None, turns: Turns | None = None, *, keep_days: float = DAYS
+        self,
+        store: Store,
+        clock: Clock | None = None,
+        turns: Turns | None = None,
+        *,
+        keep_days: float = DAYS,
+        people: People = NOBODY,
     ) -> None:
         self._store, self._turns = store, turns or Turns()
         self._jobs: dict[str, CoordinatedJob] = {}
@@ -44,6 +62,7 @@ class Service:
         self._reader = StoreReader(store)
         self.listing = JobListing(self._reader, self._jobs, self.metrics)
         self._over: set[str] = set()  # at the last look
+        self.num_regroups = 0  # since the start
         self.retention = JobRetention(
             store,
             self.metrics,
@@ -55,24 +74,58 @@ class Service:
         )
         self._opening = asyncio.Lock()
         self._clock = clock or Clock(heard_until=self._turns.heard_until)
+        self.pool_nodes = NodesReports(now=self._clock.now)
+        most_slots = self.pool_nodes.most_slots
+        self.pool = Pool(store, now=self._clock.now, turns=self._turns, people=people, most_slots=most_slots)
+        # Searches have limits of their own; a trial that gets no job would keep all others waiting.
+        trial_jobs = TrialJobs(partial(self.create, is_limited=False), self.job, self._jobs.get, self.retention.remove)
+        self.experiments = Experiments(store, self._reader, trial_jobs, self._turns, self._clock.now)
+        self.trials = TrialCalls(self.experiments)
+        self.checkpoints = CheckpointRecords(store, self.experiments)
+        self.experiment_calls = ExperimentCalls(store, self.experiments, self.checkpoints)
+        self.uses = PoolUses(self._reader)
         self._ticking = asyncio.create_task(self._clock.tick())
         self._ticking.add_done_callback(die_if_failed)
+
+    async def start(self) -> None:
+        """Continue what the store holds."""
+        await self.pool.load()
+        await self.experiments.start(self.pool)
+        self.pool.open(self.experiments)
+
+    def _note_marks(self, job: str, marks: Sequence[wire.Mark]) -> None:
+        self.num_regroups += sum(each.kind == FORMED and each.generation > 1 for each in marks)
+        self.feed.note_marks(job, marks)
+        if marks and trial_key(job) is not None:  # it may use other slots now
+            self.pool.note_change()
 
     def _note_points(self, news: list[SeriesNews]) -> None:
         """Called by the thread that keeps metrics."""
         if self.stream.has_topics.is_set() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.feed.note_points, news)
 
+    @property
+    def num_jobs(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def store_latency(self) -> Histogram:
+        return self._store.latency
+
     def let_go(self) -> None:
         """Answer the calls that are held: this process is about to end."""
         self.stream.close()
         self.logs.let_go()
+        self.pool.let_go()
+        self.experiments.let_go()
         for job in self._jobs.values():
             job.let_go()
 
     async def close(self) -> None:
         self._ticking.cancel()
         self.feed.close()
+        await self.pool.close()
+        await self.experiments.close()
         await self.retention.close()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         await self.logs.close()
@@ -91,7 +144,7 @@ class Service:
     async def knows(self, name: str) -> bool:
         return name in self._jobs or await self._load(name) is not None
 
-    async def create(self, name: str, spec: wire.JobSpec) -> CoordinatedJob:
+    async def create(self, name: str, spec: wire.JobSpec, *, is_limited: bool = True) -> CoordinatedJob:
         if not ID.fullmatch(name):
             raise Refused(
                 "a job's id is up to 128 letters, digits, dots, dashes and underscores",
@@ -102,7 +155,8 @@ class Service:
             return found
         async with self._opening:
             if name not in self._jobs:
-                check_jobs(sum(not job.kept.is_over for job in self._jobs.values()))
+                if is_limited:
+                    check_jobs(sum(not job.kept.is_over for job in self._jobs.values()))
                 roster = Roster(job=name, name=spec.name, policy=spec.policy, config=spec.config)
                 band = JobBand()
                 marks = band.begin()
@@ -180,5 +234,5 @@ class Service:
             was_away=clock.was_away,
             turns=self._turns,
             band=band,
-            on_marks=self.feed.note_marks,
+            on_marks=self._note_marks,
         )

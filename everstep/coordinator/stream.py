@@ -48,6 +48,10 @@ class LiveStream:
     def last_id(self) -> str:
         return f"{self._epoch}-{self._number}"
 
+    @property
+    def num_readers(self) -> int:
+        return len(self._readers)
+
     def is_followed(self, topic: str) -> bool:
         return topic in self._topics
 

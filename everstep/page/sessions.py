@@ -92,13 +92,23 @@ class Sessions:
         return self._begin(found, found.role, now)
 
     def find(self, cookie: str, now: float) -> Session:
+        return self._find(cookie, now)[0]
+
+    def token_of(self, cookie: str, now: float) -> Token:
+        """What the session may do: its role, for the person whose token is behind it."""
+        session, token = self._find(cookie, now)
+        return Token(role=session.role, word=session.digest, person=token.person)
+
+    def _find(self, cookie: str, now: float) -> tuple[Session, Token]:
+        """The session, and the token behind it."""
         found = self._sessions.get(digest(cookie))
-        if found is None or not any(hmac.compare_digest(found.token, _name(each, cookie)) for each in self._tokens):
+        behind = [] if found is None else [each for each in self._tokens if _is_behind(found, each, cookie)]
+        if found is None or not behind:
             raise _refused("this session is over", "session-expired")
         if found.expires_at <= now:
             del self._sessions[found.digest]
             raise _refused(f"this session has expired after {SESSION_S / 86400:.0f} days", "session-expired")
-        return found
+        return found, behind[0]
 
     def take_back(self, session: Session, code: str) -> None:
         """It could not be kept: as if it had not begun, so that the code is still good."""
@@ -129,6 +139,10 @@ def digest(text: str) -> str:
 def _name(token: Token, cookie: str) -> str:
     """Says nothing about the token to who has only the store, even if the token is easy to guess."""
     return hmac.digest(cookie.encode(), token.word.encode(), "sha256").hex()
+
+
+def _is_behind(session: Session, token: Token, cookie: str) -> bool:
+    return hmac.compare_digest(session.token, _name(token, cookie))
 
 
 def _parsed(text: str) -> Sequence[Token]:

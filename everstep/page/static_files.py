@@ -39,9 +39,9 @@ _ASK = "no-cache"  # may be kept, and asked about each time
 _INCOMPLETE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Everstep</title>
 <h1>The page's scripts are missing</h1>
-<p>Run <code>make page</code> in the checkout (it needs Node.js with npm), then reload this page.
-A released wheel contains them. Everything else works: <code>everstep status</code>, <code>everstep metrics</code> and
-<code>everstep logs</code>.</p>
+<p>They were not built when Everstep was installed. Install Node.js with npm, and install Everstep again from the
+checkout; in an editable installation, <code>make page</code> is enough. Then start the run again. Everything else
+works: <code>everstep status</code>, <code>everstep metrics</code> and <code>everstep logs</code>.</p>
 """
 
 

@@ -16,18 +16,23 @@ from everstep.wire.policy import *
 from everstep.wire.shards import *
 
 if TYPE_CHECKING:
+    from everstep.wire.experiments import *
     from everstep.wire.page import *
+    from everstep.wire.pool import *
+    from everstep.wire.trials import *
 else:
+    _LATE = ("page", "experiments", "trials", "pool")
 
     def __getattr__(name: str) -> Any:
-        """Messages about the page, made when one is used: workers, which use none, start sooner."""
+        """Messages about the page and experiments, made when one is used: workers, which use few, start sooner."""
         import importlib
 
-        page = importlib.import_module("everstep.wire.page")
-        try:
-            return getattr(page, name)
-        except AttributeError:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        for late in _LATE:
+            module = importlib.import_module(f"everstep.wire.{late}")
+            if hasattr(module, name):
+                found = globals()[name] = getattr(module, name)  # looked for once: a coordinator uses them all the time
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 REALM = "everstep"  # a coordinator names it with a 401, which distinguishes it from other programs

@@ -17,7 +17,7 @@ MAX_TEXT = 1 << 16  # any text without a bound of its own
 class Bounds:
     """Limits by pydantic's names: `ge`, `le`, `min_length`, `max_length`."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, **limits: float) -> None:
         self._limits = limits
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:

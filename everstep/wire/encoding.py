@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields, is_dataclass
 from functools import cache
+from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
@@ -32,7 +33,8 @@ def from_json(kind: type[_T], body: bytes | dict[str, Any]) -> _T:
     for name, (is_list, inner) in nested.items():
         if name in values:
             value = values[name]
-            values[name] = [from_json(inner, each) for each in value] if is_list else from_json(inner, value)
+            if value is not None:
+                values[name] = [from_json(inner, each) for each in value] if is_list else from_json(inner, value)
     return kind(**values)
 
 
@@ -55,7 +57,7 @@ def _shape(kind: type[Any]) -> tuple[frozenset[str], dict[str, tuple[bool, type[
     hints, nested = get_type_hints(kind), dict[str, tuple[bool, type[Any]]]()
     for name, hint in hints.items():
         is_list = get_origin(hint) is list
-        inner = get_args(hint)[0] if is_list else hint
+        inner = get_args(hint)[0] if is_list or isinstance(hint, UnionType) else hint  # `X | None`
         if isinstance(inner, type) and is_dataclass(inner):
             nested[name] = (is_list, inner)
     return frozenset(f.name for f in fields(kind)), nested

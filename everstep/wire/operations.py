@@ -4,8 +4,8 @@
 Parameters that the path names go there, those with a default go into the query, and the one that remains is the body;
 a GET has none: there, the fields of that message go into the query.
 The client inherits these methods. Routing, roles, validation, OpenAPI and the table in docs/protocol.md are made from
-them. The coordinator answers with the function of the same name in `everstep.coordinator.edge.handlers`, or else with
-the method of `everstep.coordinator.job.CoordinatedJob`.
+them. The coordinator answers with the function of the same name in `everstep.coordinator.edge.handlers` or
+`experiment_handlers`, or else with the method of `everstep.coordinator.job.CoordinatedJob`.
 
 To add a call, add a method here and its handler there."""
 
@@ -19,11 +19,11 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 from everstep import wire
-from everstep.wire.bounds import MAX_INT, Bounds, Count, Name, PathName
+from everstep.wire.bounds import MAX_INT, Bounds, Count, Name, PathName, Positive
 from everstep.wire.logs import SearchText
 from everstep.wire.metrics import MOST_COLUMNS, MOST_REPORTS, MOST_SERIES
-from everstep.wire.page_bounds import MOST_JOBS, MOST_MARKS, JobNames
-from everstep.wire.tokens import READ_ONLY, USER, WORKER
+from everstep.wire.page_bounds import MOST_DAYS, MOST_JOBS, MOST_MARKS, JobNames
+from everstep.wire.tokens import READ_ONLY, USER, WORKER, WORKER_OR_USER
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -85,7 +85,7 @@ class Operation:
 
     @functools.cached_property
     def reply(self) -> Any:
-        """A message, `bytes` of a file, `dict` for a document, or NoneType for an empty object."""
+        """A message, `bytes` of a file, `str` for a text, `dict` for a document, or NoneType for an empty object."""
         return self.types["return"]
 
 
@@ -115,10 +115,17 @@ def operation(method: str, path: str, role: str) -> Callable[[_F], _F]:
 
 
 HEALTH = "/v1/health"
+METRICS = "/metrics"  # where Prometheus looks
 _JOB = "/v1/jobs/{job}"
 _AGENT = f"{_JOB}/agents/{{agent}}"
 _WORKER = f"{_JOB}/workers/{{worker}}"
 _DATASET = f"{_JOB}/datasets/{{dataset}}"
+_TRIAL = f"{_JOB}/trial"
+_EXPERIMENTS = "/v1/experiments"
+_EXPERIMENT = f"{_EXPERIMENTS}/{{experiment}}"
+_POOL = "/v1/pools/{pool}"
+_MOST_ROWS = 1000  # of experiments, trials, events or checkpoints, in one answer
+_Rows = Annotated[int, Bounds(ge=1, le=_MOST_ROWS)]
 
 
 class Operations:
@@ -135,6 +142,10 @@ class Operations:
     @operation("GET", "/v1/openapi.json", READ_ONLY)
     def openapi(self) -> dict[str, Any]:
         """Get the whole protocol as OpenAPI 3.1, for tools; the tests check the service against it."""
+
+    @operation("GET", METRICS, READ_ONLY)
+    def prometheus(self) -> str:
+        """Get numbers about pools, queues and the coordinator in Prometheus's text format."""
 
     @operation("GET", "/v1/code/{digest}", WORKER)
     def code(self, digest: PathName) -> bytes:
@@ -290,6 +301,146 @@ class Operations:
     def logs(self, request: wire.LogsRequest) -> wire.LogsView:
         """Get matching lines after `cursor` (`next`), held if none; with `tail`, those before it (`previous`)."""
 
+    # --- experiments ------------------------------------------------------------------------------
+
+    @operation("PUT", "/v1/code/{digest}", WORKER_OR_USER)
+    def upload_code(self, digest: PathName, content: bytes) -> None:
+        """Store the code of an experiment: a tarball, by its SHA-256."""
+
+    @operation("POST", _EXPERIMENTS, WORKER_OR_USER)
+    def create_experiment(self, new: wire.NewExperiment) -> wire.ExperimentView:
+        """Create an experiment, or return it if this request created one before."""
+
+    @operation("GET", _EXPERIMENTS, READ_ONLY)
+    def experiments(
+        self,
+        start: Count = 0,
+        limit: _Rows = 100,
+        search: SearchText = "",
+        state: Name = "",
+        *,
+        is_archived: bool = False,
+    ) -> wire.ExperimentList:
+        """List experiments, newest first; `is_archived`: also archived ones."""
+
+    @operation("GET", _EXPERIMENT, READ_ONLY)
+    def experiment(self, experiment: Positive) -> wire.ExperimentView:
+        """Get an experiment."""
+
+    @operation("GET", f"{_EXPERIMENT}/config", READ_ONLY)
+    def experiment_config(self, experiment: Positive) -> wire.ExperimentConfig:
+        """Get the configuration and the file that the experiment was created with."""
+
+    @operation("POST", f"{_EXPERIMENT}/action", USER)
+    def act(self, experiment: Positive, message: wire.ExperimentAction) -> wire.ExperimentView:
+        """Pause, activate, cancel, kill, archive, unarchive, or delete the experiment."""
+
+    @operation("POST", f"{_EXPERIMENT}/change", USER)
+    def change(self, experiment: Positive, message: wire.ExperimentChange) -> wire.ExperimentView:
+        """Change what people write on an experiment, the checkpoints it keeps, or how it shares its pool."""
+
+    @operation("GET", f"{_EXPERIMENT}/trials", READ_ONLY)
+    def trials(
+        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial"
+    ) -> wire.TrialList:
+        """List an experiment's trials; `sort`: trial, or metric for the best first."""
+
+    @operation("GET", f"{_EXPERIMENT}/trials/{{trial}}", READ_ONLY)
+    def trial(self, experiment: Positive, trial: Positive) -> wire.TrialView:
+        """Get a trial by its number."""
+
+    @operation("GET", "/v1/trials/{trial_id}", READ_ONLY)
+    def find_trial(self, trial_id: Positive) -> wire.TrialView:
+        """Get a trial by its ID."""
+
+    @operation("POST", f"{_EXPERIMENT}/trials/{{trial}}/kill", USER)
+    def kill_trial(self, experiment: Positive, trial: Positive) -> wire.TrialView:
+        """End a trial at once; the search continues without it."""
+
+    @operation("GET", f"{_EXPERIMENT}/trials/{{trial}}/results", READ_ONLY)
+    def trial_results(self, experiment: Positive, trial: Positive) -> wire.TrialResults:
+        """Get all results of a trial, with the digests of its weights."""
+
+    @operation("POST", f"{_EXPERIMENT}/trials/{{trial}}/verify", USER)
+    def verify_trial(self, experiment: Positive, trial: Positive, message: wire.VerifyRequest) -> wire.ExperimentView:
+        """Train a trial again, as a separate experiment that is not listed."""
+
+    @operation("GET", f"{_EXPERIMENT}/events", READ_ONLY)
+    def search_events(
+        self, experiment: Positive, *, after: Count = 0, limit: _Rows = 100, is_held: bool = False
+    ) -> wire.SearchEvents:
+        """Get the events of the search after the one with number `after`; `is_held`: wait for one."""
+
+    @operation("GET", f"{_EXPERIMENT}/search", WORKER_OR_USER)
+    def search_state(self, experiment: Positive) -> wire.SearchState:
+        """Search program: get the state that was stored with the last operations."""
+
+    @operation("POST", f"{_EXPERIMENT}/search", WORKER_OR_USER)
+    def search_operations(self, experiment: Positive, message: wire.SearchOperations) -> wire.SearchState:
+        """Search program: apply operations once; a second post after the same event is ignored."""
+
+    @operation("GET", f"{_EXPERIMENT}/checkpoints", READ_ONLY)
+    def checkpoints(
+        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial"
+    ) -> wire.CheckpointList:
+        """List the checkpoints of an experiment; `sort`: trial, or metric for the best first."""
+
+    @operation("GET", "/v1/checkpoints/{uuid}", READ_ONLY)
+    def checkpoint(self, uuid: PathName) -> wire.SavedCheckpoint:
+        """Find a checkpoint of any job by its UUID."""
+
+    @operation("GET", f"{_JOB}/checkpoints/latest", READ_ONLY)
+    def latest_checkpoint(self) -> wire.SavedCheckpoint:
+        """Find the checkpoint that this job has reported last."""
+
+    @operation("POST", f"{_JOB}/checkpoints", WORKER)
+    def report_checkpoint(self, message: wire.CheckpointReport) -> None:
+        """Worker: a checkpoint has become durable."""
+
+    @operation("POST", f"{_TRIAL}/target", WORKER)
+    def target(self, message: wire.TargetRequest) -> wire.TrialTarget:
+        """Trial: ask how long to train, after the target that was seen. Held."""
+
+    @operation("POST", f"{_TRIAL}/result", WORKER)
+    def report_result(self, message: wire.TrialResult) -> wire.TrialKept:
+        """Trial: report the searcher's metric, durable before the reply."""
+
+    @operation("POST", f"{_TRIAL}/end", WORKER)
+    def end_trial(self, message: wire.TrialEnd) -> None:
+        """Trial: the script is done, or its hyperparameters are invalid."""
+
+    @operation("GET", "/v1/pools", READ_ONLY)
+    def pools(self) -> wire.PoolList:
+        """Get all pools with their agents and slots."""
+
+    @operation("GET", _POOL, READ_ONLY)
+    def pool(self, pool: PathName) -> wire.PoolView:
+        """Get a pool's agents and slots."""
+
+    @operation("GET", f"{_POOL}/queue", READ_ONLY)
+    def queue(self, pool: PathName) -> wire.QueueView:
+        """Get the experiments that hold slots of a pool or wait for some, with the reasons."""
+
+    @operation("POST", f"{_POOL}/agents", USER)
+    def change_agents(self, pool: PathName, message: wire.AgentsChange) -> wire.PoolView:
+        """Enable, drain or disable agents of a pool."""
+
+    @operation("POST", f"{_POOL}/nodes", USER)
+    def report_nodes(self, pool: PathName, message: wire.PoolNodes) -> None:
+        """What makes a pool's nodes: report how many there are, and why."""
+
+    @operation("GET", f"{_POOL}/use", READ_ONLY)
+    def pool_use(self, pool: PathName, *, days: Annotated[int, Bounds(ge=1, le=MOST_DAYS)] = 7) -> wire.PoolUse:
+        """Get the seconds that each person has held slots, by day in UTC, today included."""
+
+    @operation("POST", f"{_POOL}/agents/{{agent}}/report", WORKER)
+    def report_pool(self, pool: PathName, agent: PathName, message: wire.PoolReport) -> wire.PoolOrders:
+        """Pool's agent: report slots and assignments. Reply: all that should run here. Held."""
+
+    @operation("POST", f"{_POOL}/agents/{{agent}}/leave", WORKER)
+    def pool_agent_leaves(self, pool: PathName, agent: PathName, message: wire.AgentLeave) -> None:
+        """Pool's agent: the node leaves; nothing runs there any more."""
+
 
 def declared(operations: type[Operations]) -> tuple[Operation, ...]:
     return tuple(each.operation for each in vars(operations).values() if hasattr(each, "operation"))
@@ -305,7 +456,9 @@ def markdown(operations: Iterable[Operation] = OPERATIONS) -> str:
 
 
 def _arrow(each: Operation) -> str:
-    sent = [f"`{each.request.__name__}`"] if each.request else [f"`?{name}=`" for name in each.in_query]
+    sent = [f"`?{name}=`" for name in each.in_query]
+    if each.request:
+        sent = ["gzip" if each.request is bytes else f"`{each.request.__name__}`"]
     kind = get_origin(each.reply) or each.reply
     reply = {bytes: "gzip", dict: "JSON", type(None): ""}.get(kind, f"`{kind.__name__}`")
     return " ".join([*sent, *(["→", reply] if reply else [])])

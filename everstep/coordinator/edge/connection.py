@@ -5,7 +5,8 @@ A handler may ask to be called when the connection ends (`WHEN_LOST` in a scope)
 Calls that all workers make at the same moment wait for their turn, unread; all others pass at once.
 
 One timer per connection checks twice in that time whether the same request is still arriving, so requests that arrive
-at once, as usual, pay nothing for it. An endless head is refused while it arrives; `dispatch` limits the body."""
+at once, as usual, pay nothing for it. An endless head is refused while it arrives; `dispatch` limits the body. Code is
+long: there, something must arrive all the time."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ MAX_HEAD_BYTES = 1 << 16
 
 WHEN_LOST = "everstep.when_lost"  # in a scope: takes what to call if the connection ends before its next request
 HANG_UP = "everstep.hang_up"  # in a scope: ends the connection at once, with what was not sent yet
+
+UPLOADS = "/v1/code/"  # paths of what may take longer to arrive
 
 _NOTHING = object()  # is arriving
 _PATIENT = {b"announce", b"arrive", b"settled", b"watch"}  # the ends of these calls' paths
@@ -88,6 +91,8 @@ class HttpConnection(HttpToolsProtocol):
         else:
             self._turns.pass_by()
             self._read(data)
+            if self.cycle is not None and self.cycle.scope["path"].startswith(UPLOADS):
+                self._seen = _NOTHING
 
     def _is_between_calls(self) -> bool:
         return not self._num_head_bytes and (self.cycle is None or self.cycle.response_complete)

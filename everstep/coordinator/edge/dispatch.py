@@ -10,7 +10,7 @@ hold. The bounds are part of the messages' types (`wire.bounds`). A body that is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,8 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from everstep import wire
-from everstep.coordinator.edge import handlers
+from everstep.coordinator.edge import experiment_handlers, handlers, pool_handlers
+from everstep.coordinator.edge.code_folder import code_folder_beside
 from everstep.coordinator.edge.guard import (
     TOKEN,
     WRITE_REPLY,
@@ -34,7 +35,9 @@ from everstep.coordinator.edge.guard import (
 from everstep.coordinator.edge.handlers import HttpCall
 from everstep.coordinator.edge.openapi import adapter, parameter_adapter
 from everstep.coordinator.edge.stream_reply import STREAM, StreamReply
+from everstep.coordinator.edge.trial_access import check_not_of_trial, check_trial
 from everstep.coordinator.job import CoordinatedJob
+from everstep.coordinator.pool.people import NOBODY, People
 from everstep.coordinator.retention import DAYS
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
@@ -47,6 +50,8 @@ from everstep.wire.tokens import READ_ONLY
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 1 << 20
+MAX_UPLOAD_BYTES = 256 << 20
+HANDLERS = (handlers, experiment_handlers, pool_handlers)
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON; `\\\\u0000` is a text of six
 
@@ -57,14 +62,15 @@ class Route:
     def __init__(self, operation: Operation) -> None:
         parts = operation.path.split("/")
         self.operation = operation
-        self.is_of_job = not hasattr(handlers, operation.name)  # answered by the job's method of that name
-        self.handler = getattr(CoordinatedJob if self.is_of_job else handlers, operation.name)
+        places = [each for each in HANDLERS if hasattr(each, operation.name)]
+        self.is_of_job = not places  # answered by the job's method of that name
+        self.handler = getattr(places[0] if places else CoordinatedJob, operation.name)
         assert not (self.is_of_job and operation.in_query), f"{operation.name} needs a handler for its query"
         # Only a PUT of the job itself may name one that does not exist.
         self.job_at = parts.index("{job}") if "{job}" in parts else None
         self.must_exist = self.job_at is not None and (operation.method, parts[-1]) != ("PUT", "{job}")
-        names = [name for name in operation.in_path if name != "job"]
-        self.readers = [(parts.index(f"{{{name}}}"), self._reader(name)) for name in names]
+        self.names = [name for name in operation.in_path if name != "job"]  # of the values in the path
+        self.readers = [(parts.index(f"{{{name}}}"), self._reader(name)) for name in self.names]
         self.query_readers = {name: self._reader(name) for name in operation.in_query}
 
     def _reader(self, name: str) -> Callable[[str], Any]:
@@ -127,9 +133,11 @@ class Dispatcher:
         turns: Turns,
         *,
         keep_days: float = DAYS,
+        people: People = NOBODY,
     ) -> None:
-        self._store, self._sessions, self._code = store, sessions, code
-        self._on_ready, self._turns, self._keep_days = on_ready, turns, keep_days
+        self._store, self._sessions = store, sessions
+        self._code = code or code_folder_beside(store.url)
+        self._on_ready, self._turns, self._keep_days, self._people = on_ready, turns, keep_days, people
         self._routes = Routes(OPERATIONS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,6 +146,7 @@ class Dispatcher:
             return
         if scope["path"] == STREAM:
             check_role(scope[TOKEN], READ_ONLY)
+            check_not_of_trial(scope[TOKEN])
             await StreamReply(self._service.stream, self._service.knows)(scope, receive, send)
             return
         route, parts = self._routes.find(scope["method"], scope["path"])
@@ -146,10 +155,15 @@ class Dispatcher:
         values = [read(parts[index]) for index, read in route.readers]
         query = route.read_query(scope["query_string"]) if route.query_readers else {}
         name = "" if route.job_at is None else parts[route.job_at]
+        if scope[TOKEN].trial:
+            named = dict(zip(route.names, values, strict=True))
+            await check_trial(scope[TOKEN], operation, name, named, self._service.experiments)
         job: Any = None
         if route.must_exist:  # found before the body is read
             job = self._service.job_at_hand(name) or await self._service.job(name)
-        if operation.body:
+        if operation.request is bytes:
+            values.append(read_chunks(scope, receive, MAX_UPLOAD_BYTES))
+        elif operation.body:
             values.append(parse(operation.request, await read_body(scope, receive)))
         if route.is_of_job:
             reply = await route.handler(job, *values)
@@ -170,7 +184,8 @@ class Dispatcher:
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end."""
         await receive()
-        self._service = Service(self._store, turns=self._turns, keep_days=self._keep_days)
+        self._service = Service(self._store, turns=self._turns, keep_days=self._keep_days, people=self._people)
+        await self._service.start()
         self._on_ready()
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -184,25 +199,29 @@ async def _send(scope: Scope, send: Send, content: bytes) -> None:
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:
+    return b"".join([part async for part in read_chunks(scope, receive, MAX_BODY_BYTES)])
+
+
+async def read_chunks(scope: Scope, receive: Receive, most: int) -> AsyncIterator[bytes]:
     for name, value in scope["headers"]:
         if name == b"content-length":
-            _check_length(int(value))
-    parts: list[bytes] = []
+            _check_length(int(value), most)
     num_bytes = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Refused("the request broke off", status=400, code="request-broke-off")
-        parts.append(message.get("body", b""))
-        num_bytes += len(parts[-1])
-        _check_length(num_bytes)
+        part = message.get("body", b"")
+        num_bytes += len(part)
+        _check_length(num_bytes, most)
+        yield part
         if not message.get("more_body"):
-            return b"".join(parts)
+            return
 
 
-def _check_length(num_bytes: int) -> None:
-    if num_bytes > MAX_BODY_BYTES:
-        text = f"the body has at least {num_bytes} bytes, more than {MAX_BODY_BYTES}"
+def _check_length(num_bytes: int, most: int) -> None:
+    if num_bytes > most:
+        text = f"the body has at least {num_bytes} bytes, more than {most}"
         raise Refused(text, status=413, code="body-too-long")
 
 

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapp
 from functools import partial
 from typing import Any, Protocol
 
+from everstep.coordinator.trial_tokens import TrialTokens
 from everstep.errors import EverstepError, Refused, UsageError
 from everstep.page import browser
 from everstep.wire import REALM
@@ -48,8 +49,9 @@ _LAST = (400, 401, 403, 413, 414, 429, 431)  # a body that was not read to its e
 class KnownTokens:
     """Compares in a time that does not depend on what was sent."""
 
-    def __init__(self, tokens: Iterable[Token]) -> None:
+    def __init__(self, tokens: Iterable[Token], of_trials: TrialTokens | None = None) -> None:
         self._expected: Sequence[tuple[bytes, Token]] = [(f"Bearer {token.word}".encode(), token) for token in tokens]
+        self._of_trials = of_trials
         if not self._expected:
             raise UsageError("a coordinator without a token would serve anyone", code="no-token-to-serve")
 
@@ -60,8 +62,12 @@ class KnownTokens:
                 for expected, token in self._expected:
                     if hmac.compare_digest(value, expected):
                         found = token
-                return found
+                return found or self._of_trial(value)
         return None
+
+    def _of_trial(self, value: bytes) -> Token | None:
+        kind, _, word = value.decode("latin-1").partition(" ")
+        return self._of_trials.find(word) if self._of_trials is not None and kind == "Bearer" else None
 
 
 class Buckets:

@@ -5,20 +5,23 @@ A reply is a message, JSON as bytes, or a response of Starlette's."""
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, PlainTextResponse
 
 from everstep import wire
+from everstep.coordinator.edge.code_folder import code_path
 from everstep.coordinator.edge.connection import WHEN_LOST
 from everstep.coordinator.edge.guard import TOKEN, Scope
 from everstep.coordinator.edge.openapi import document
+from everstep.coordinator.experiments.owners import check_may_change
+from everstep.coordinator.experiments.trial_calls import trial_key
 from everstep.coordinator.job import CoordinatedJob
-from everstep.coordinator.roster.facts import SHA256
+from everstep.coordinator.prometheus_text import CONTENT_TYPE
+from everstep.coordinator.prometheus_view import prometheus_text
 from everstep.coordinator.service import Service
 from everstep.errors import UNKNOWN, Refused
 from everstep.page.sessions import CODE_S, Sessions
@@ -47,8 +50,12 @@ async def openapi(_call: HttpCall) -> dict[str, Any]:
     return document()
 
 
+async def prometheus(call: HttpCall) -> PlainTextResponse:
+    return PlainTextResponse(prometheus_text(call.service), media_type=CONTENT_TYPE)
+
+
 async def code(call: HttpCall, digest: str) -> FileResponse:
-    path = call.code / f"code-{digest}.tar.gz" if call.code is not None and re.fullmatch(SHA256, digest) else None
+    path = code_path(call.code, digest)
     if path is None or not path.is_file():
         raise Refused(f"there is no code {digest[:64]}", status=UNKNOWN, code="code-unknown")
     return FileResponse(path, media_type="application/gzip")
@@ -89,7 +96,14 @@ async def band(call: HttpCall, after: int = 0, limit: int = 1000) -> wire.Band:
     return await call.service.listing.band(call.job_name, after, limit)
 
 
+async def _check_may_change(call: HttpCall) -> None:
+    """A trial's job belongs to its experiment. The pool makes it; made earlier, it would have another policy."""
+    if (key := trial_key(call.job_name)) is not None:
+        check_may_change(await call.service.experiments.facts(key[0]), call.scope[TOKEN])
+
+
 async def create_job(call: HttpCall, spec: wire.JobSpec) -> bytes:
+    await _check_may_change(call)
     return (await call.service.create(call.job_name, spec)).view_json()
 
 
@@ -98,6 +112,7 @@ async def view(call: HttpCall, *, is_brief: bool = False) -> bytes:
 
 
 async def stop(call: HttpCall, message: wire.Stop) -> None:
+    await _check_may_change(call)
     await call.job.stop(message.reason)
 
 

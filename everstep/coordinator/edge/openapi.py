@@ -30,6 +30,7 @@ _REFUSALS = {
 }
 _WITHOUT_BODY = {413}
 _PATTERNS = {"job": f"^{ID.pattern}$", "dataset": f"^{ID.pattern}$", "digest": f"^{SHA256}$"}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
 _REFUSAL = {
     "type": "object",
     "required": ["detail", "code"],
@@ -94,7 +95,8 @@ def _describe(each: Operation) -> dict[str, Any]:
         },
     }
     if each.body:
-        described["requestBody"] = {"required": True, "content": _json(each.request.__name__)}
+        content = {"application/octet-stream": _BINARY} if each.request is bytes else _json(each.request.__name__)
+        described["requestBody"] = {"required": True, "content": content}
     return described
 
 
@@ -110,7 +112,9 @@ def _parameter(each: Operation, name: str) -> dict[str, Any]:
 
 def _content(each: Operation) -> dict[str, Any]:
     if each.reply is bytes:
-        return {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}
+        return {"application/gzip": _BINARY}
+    if each.reply is str:
+        return {"text/plain": {"schema": {"type": "string"}}}
     return _json(each.reply.__name__ if _is_message(each.reply) else "Done")
 
 
@@ -133,7 +137,7 @@ def _schemas() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind in {each.reply for each in OPERATIONS if _is_message(each.reply)}:
         _add(found, kind, TypeAdapter(kind), "serialization")
-    for kind in {each.request for each in OPERATIONS if each.body}:
+    for kind in {each.request for each in OPERATIONS if each.body} - {bytes}:
         _add(found, kind, adapter(kind), "validation")
     return dict(sorted(found.items()))
 

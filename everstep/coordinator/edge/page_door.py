@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from everstep import wire
 from everstep.coordinator.edge.dispatch import parse, read_body
@@ -27,7 +27,10 @@ from everstep.errors import Refused
 from everstep.page import browser
 from everstep.page.sessions import SESSION_S, Session, Sessions
 from everstep.page.static_files import StaticFiles
+from everstep.wire.operations import METRICS
 from everstep.wire.tokens import Token
+
+T = TypeVar("T")
 
 SESSION = "/v1/session"
 TRIES_PER_S, TRIES_AT_ONCE = 0.5, 10  # that fail to open a session, from one address
@@ -62,7 +65,7 @@ class PageDoor:
             else:
                 raise MethodNotAllowed(("GET", "POST", "DELETE"))
             return True
-        if path.startswith(_API) or method not in ("GET", "HEAD"):
+        if path.startswith(_API) or path == METRICS or method not in ("GET", "HEAD"):
             return False
         headers = dict(scope["headers"])
         reply = self._files.kept(path, headers) or await asyncio.to_thread(self._files.reply, path, headers)
@@ -78,21 +81,20 @@ class PageDoor:
         if not cookies:
             return None
         browser.check_same_site(scope["method"], headers)
-        session = self._find(cookies)
-        return Token(role=session.role, word=session.digest)
+        return self._first(cookies, self._sessions.token_of)
 
     def _session(self, headers: dict[bytes, bytes]) -> Session:
         cookies = browser.cookies_of(headers, browser.cookie_name(headers))
         if not cookies:
             raise Refused("no session is open in this browser", status=401, code="session-missing")
-        return self._find(cookies)
+        return self._first(cookies, self._sessions.find)
 
-    def _find(self, cookies: Sequence[str]) -> Session:
-        """The session of the first that has one."""
+    def _first(self, cookies: Sequence[str], find: Callable[[str, float], T]) -> T:
+        """Of the first that has a session."""
         refusals = []
         for cookie in cookies:
             try:
-                return self._sessions.find(cookie, time.time())
+                return find(cookie, time.time())
             except Refused as refused:
                 refusals.append(refused)
         raise refusals[0]

@@ -25,8 +25,10 @@ from everstep.coordinator.edge.connection import HttpConnection
 from everstep.coordinator.edge.dispatch import Dispatcher
 from everstep.coordinator.edge.guard import Guard, KnownTokens
 from everstep.coordinator.edge.page_door import PageDoor
+from everstep.coordinator.pool.people import NOBODY, People
 from everstep.coordinator.retention import DAYS
 from everstep.coordinator.store.store import Store
+from everstep.coordinator.trial_tokens import TrialTokens
 from everstep.coordinator.turns import Turns
 from everstep.errors import UsageError
 from everstep.page.address import page_address
@@ -66,9 +68,11 @@ def serve(
     code: Path | None = None,
     show_page: Callable[[str], None] | None = None,
     keep_days: float = DAYS,
+    people: People = NOBODY,
+    on_ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT. The URL goes to stdout, and as one line to `ready_fd` or `ready_file`.
-    `show_page` gets the address that opens the page once."""
+    """Answer until SIGTERM or SIGINT. The URL goes to stdout, as one line to `ready_fd` or `ready_file`, and to
+    `on_ready`. `show_page` gets the address that opens the page once."""
     tls = server_context(tls_cert, tls_key)
     tokens = parse_tokens(read_or_create_token(Path(token_file)))
     _raise_file_limit()
@@ -79,17 +83,19 @@ def serve(
         if tls is None and not is_loopback(listener.getsockname()[0]):
             _tell(plain_warning(url), sys.stderr)
 
-        known = KnownTokens(tokens)
         store = Store(store_url)
+        known = KnownTokens(tokens, TrialTokens(store.trial_secret))
         sessions = Sessions(tokens, store.sessions())
 
-        def on_ready() -> None:
+        def is_ready() -> None:
             _say_ready(url, ready_fd, ready_file)
+            if on_ready is not None:
+                on_ready(url)
             if show_page is not None:
                 show_page(page_address(url, sessions.printed_code(time.time())))
 
         turns = Turns()
-        app = Dispatcher(store, sessions, code, on_ready, turns, keep_days=keep_days)
+        app = Dispatcher(store, sessions, code, is_ready, turns, keep_days=keep_days, people=people)
         config = uvicorn.Config(
             Guard(app, known, PageDoor(sessions, StaticFiles(), store)),
             http=functools.partial(HttpConnection, turns),  # type: ignore[arg-type]

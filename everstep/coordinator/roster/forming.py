@@ -118,10 +118,21 @@ def _decide_recall(roster: Roster) -> Forming | None:
     best = max(((arrival.settled, arrival.step) for arrival in roster.arrivals.values()), default=(-1, -1))
     ahead = tuple(name for name, wish in roster.wishes.items() if (roster.workers[name].settled, wish.step) > best)
     if not ahead:
-        return None
+        return _decide_needed(roster)
     return Forming(
         "recalls", f"{listed(by_seniority(roster, ahead))} wants to leave but holds the newest state", recalled=ahead
     )
+
+
+def _decide_needed(roster: Roster) -> Forming | None:
+    """If all workers are asked to go at the end of a step, some hear it before and wish to leave, and the others wait
+    for the next generation. If these are too few for one, all take a further step together, and then all have heard."""
+    asked = tuple(name for name, wish in roster.wishes.items() if wish.is_asked and roster.is_member(name))
+    num_here, least = len(roster.arrivals), roster.policy.min_workers
+    if not (num_here < least <= num_here + len(asked)):
+        return None
+    who = listed(by_seniority(roster, asked))
+    return Forming("recalls", f"{who} wants to leave, and the others are less than {least} without it", recalled=asked)
 
 
 def _decide_next(roster: Roster, now: float) -> Forming:

@@ -12,7 +12,9 @@ import asyncio
 import errno
 import fcntl
 import json
+import secrets
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -35,22 +37,27 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
+from everstep.coordinator.prometheus_text import Histogram
 from everstep.coordinator.roster.facts import Attempt, Generation, Node, NodePart, Roster, Worker
 from everstep.coordinator.roster.summary import PastFacts
 from everstep.coordinator.shards.ledger import Rows
+from everstep.coordinator.store.group_commit import GroupCommit
 from everstep.coordinator.store.mark_rows import load_past, mark_rows
 from everstep.coordinator.store.migrate import bring_up_to_date
 from everstep.coordinator.store.tables import (
     BAD_SHARDS,
+    CHECKPOINTS,
     DATASETS,
     ENDED_JOBS,
     GENERATIONS,
     HOLDERS,
+    IDENTITY,
     JOBS,
     MARKS,
     OWNER,
     PAGE_SESSIONS,
     TABLES,
+    TRIAL_SECRET,
     WAITING_LEASES,
     WORKERS,
 )
@@ -74,14 +81,18 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.latency = Histogram()  # of calls, with the time that they wait for their turn
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._changes = GroupCommit(self._thread, self._writing)
         self._lock_file: TextIO | None = None
         self._lock_connection: Connection | None = None
         self._engine = self._open(url)
         try:
             with self._engine.begin() as connection:
                 bring_up_to_date(connection)
-                ENDED_JOBS.create(connection, checkfirst=True)
+                ENDED_JOBS.metadata.create_all(connection)
+                self.identity = _identity(connection)
+                self.trial_secret = _trial_secret(connection)
                 self.epoch = _take(connection)
         except SQLAlchemyError as error:
             raise _not_opened(error) from None
@@ -132,11 +143,17 @@ class Store:
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Make calls in a thread of the store's own, so that no flush to a disk holds up a heartbeat."""
+        return await self._answer(asyncio.get_running_loop().run_in_executor(self._thread, call))
+
+    async def _answer(self, made: asyncio.Future[T]) -> T:
+        began = time.perf_counter()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+            return await made
         except StoreTaken as error:
             die("the coordinator stops", error)
             raise
+        finally:
+            self.latency.note(time.perf_counter() - began)
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -166,6 +183,11 @@ class Store:
         """In one transaction."""
         with reading(self._engine, self.epoch) as connection:
             return query(connection)
+
+    async def write(self, change: Callable[[Connection], T]) -> T:
+        """All of it or nothing, by the store's thread, in a transaction with others that wait. `change` may be called
+        again, if one of the others fails."""
+        return await self._answer(asyncio.wrap_future(self._changes.submit(change)))
 
     def save(self, before: Roster | None, after: Roster, marks: Sequence[Mark] = ()) -> None:
         """Write what differs, with the marks that it leaves on the band of workers."""
@@ -215,12 +237,14 @@ class Store:
             new = select(JOBS.c.job).where(is_over, JOBS.c.job.not_in(select(ENDED_JOBS.c.job)))
             if rows := [{"job": job, "seen_at": now} for job in connection.scalars(new)]:
                 connection.execute(insert(ENDED_JOBS), rows)
+            again = select(JOBS.c.job).where(~is_over)  # opened again: a trial's
+            connection.execute(delete(ENDED_JOBS).where(ENDED_JOBS.c.job.in_(again)))
             old = select(ENDED_JOBS.c.job).where(ENDED_JOBS.c.seen_at < before).order_by(ENDED_JOBS.c.seen_at)
             return list(connection.scalars(old.limit(limit)))
 
     def drop(self, job: str) -> None:
-        """Remove all rows of a job."""
-        tables = [each for each in TABLES.sorted_tables if "job" in each.columns]
+        """Remove all rows of a job. Its checkpoints are found by their UUIDs for as long as they exist."""
+        tables = [each for each in TABLES.sorted_tables if "job" in each.columns and each is not CHECKPOINTS]
         with self._writing() as connection:
             for table in (*tables, ENDED_JOBS):
                 connection.execute(delete(table).where(table.c.job == job))
@@ -281,6 +305,24 @@ def _find(connection: Connection, table: Table, **where: Any) -> list[dict[str, 
 def _decoded(table: Table, row: RowMapping) -> dict[str, Any]:
     columns = [each for each in table.columns if each.name != "job"]
     return {each.name: json.loads(row[each.name]) if "is_json" in each.info else row[each.name] for each in columns}
+
+
+def _identity(connection: Connection) -> str:
+    """Made once: what a trial leaves on a machine is named by it, and is not mistaken for another coordinator's."""
+    known = connection.scalar(select(IDENTITY.c.store))
+    if known is None:
+        known = uuid.uuid4().hex[:12]
+        connection.execute(insert(IDENTITY), {"store": known})
+    return str(known)
+
+
+def _trial_secret(connection: Connection) -> bytes:
+    """Made once: the tokens of trials outlive the coordinator's process."""
+    known = connection.scalar(select(TRIAL_SECRET.c.secret))
+    if known is None:
+        known = secrets.token_hex(32)
+        connection.execute(insert(TRIAL_SECRET), {"secret": known})
+    return bytes.fromhex(known)
 
 
 def _take(connection: Connection) -> int:

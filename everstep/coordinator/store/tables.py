@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, MetaData, String, Table, Text
 
 from everstep.coordinator.roster.facts import Worker
 
@@ -22,6 +22,7 @@ _number = partial(Column, type_=BigInteger, nullable=False)
 _optional = partial(Column, type_=BigInteger)
 _flag = partial(Column, type_=Boolean, nullable=False)
 _time = partial(Column, type_=Float, nullable=False)  # of day
+_maybe = partial(Column, type_=Float)  # a time of day, or a metric
 
 OWNER = Table("owner", TABLES, _key("epoch"))  # one row
 JOBS = Table(
@@ -75,5 +76,63 @@ BAD_SHARDS = Table(
     TABLES,
     *(_name("job"), _name("dataset"), _key("start"), _number("failures"), _text("reason"), _json("skipped")),
 )
-# Made where it is missing: an older version that finds it need not know it.
-ENDED_JOBS = Table("ended_jobs", MetaData(), _name("job"), Column("seen_at", Float, nullable=False))
+# `summary`: what a list shows of one that is over. `needs_sweep`: checkpoints are still to be deleted.
+EXPERIMENTS = Table(
+    "experiments",
+    TABLES,
+    *(_key("number"), Column("request", String, nullable=False), _text("name"), _text("description"), _json("labels")),
+    *(_text("notes"), _text("state"), _text("reason"), _json("spec"), _json("kept"), _json("warm_start")),
+    *(_json("summary"), _flag("is_archived"), _flag("needs_sweep"), _number("program_after"), _text("program_state")),
+    *(_time("created_at"), _maybe("started_at"), _maybe("ended_at"), _text("owner", server_default="")),
+    *(_json("scheduling", server_default="{}"), _text("created_by", server_default="")),
+    *(_time("ran_s", server_default="0"), _maybe("runs_since")),
+    Index("experiments_by_request", "request", unique=True),
+)
+# `wish`: train or stop. `ending`: why it ends as soon as it holds no slot. `vacated`: failures of assignments up to
+# this number have been counted.
+TRIALS = Table(
+    "trials",
+    TABLES,
+    *(_key("experiment"), _key("number"), _number("trial_id"), _number("bracket"), _json("hparams"), _number("seed")),
+    *(_text("state"), _text("reason"), _text("wish"), _number("target_number"), _optional("target")),
+    *(_number("length"), _json("latest"), _maybe("best"), _number("best_length"), _number("batches")),
+    *(_text("ending"), _number("num_restarts"), _number("vacated"), _text("best_checkpoint")),
+    *(_text("latest_checkpoint"), _text("kind"), Column("reuse_key", String, nullable=False), _json("reused")),
+    *(_time("created_at"), _maybe("started_at"), _maybe("ended_at")),
+    Index("trials_by_id", "trial_id", unique=True),
+    Index("trials_by_reuse_key", "reuse_key"),
+)
+# What the search acts on, in order: each event with the operations that followed.
+SEARCH_EVENTS = Table(
+    "search_events",
+    TABLES,
+    *(_key("experiment"), _key("number"), _time("time"), _json("event"), _json("operations"), _number("batches")),
+    *(_text("digest"), _flag("is_planned")),
+)
+CHECKPOINTS = Table(
+    "checkpoints",
+    TABLES,
+    *(_name("uuid"), _text("job"), _number("experiment"), _number("trial"), _text("uri"), _number("step")),
+    *(_number("generation"), _number("num_bytes"), _json("metrics"), _json("metric"), _text("state"), _text("code")),
+    *(_time("created_at"), _text("digest")),
+    Index("checkpoints_by_trial", "experiment", "trial"),
+)
+ASSIGNMENTS = Table(
+    "assignments",
+    TABLES,
+    *(_key("number"), _text("pool"), _text("agent"), _number("slot"), _number("experiment"), _number("trial")),
+    *(_text("state"), _text("reason"), _time("began_at"), _maybe("ended_at")),
+)
+POOL_AGENTS = Table(
+    "pool_agents",
+    TABLES,
+    *(_name("pool"), _name("agent"), _text("incarnation"), _number("num_slots"), _text("kind"), _time("seen_at")),
+    *(_text("state", server_default="enabled"), _text("state_reason", server_default="")),
+)
+# The values of an experiment's secrets, by their names. Sent only with the orders of its own assignments.
+EXPERIMENT_SECRETS = Table("experiment_secrets", TABLES, _key("experiment"), _json("held"))
+TRIAL_SECRET = Table("trial_secret", TABLES, _name("secret"))  # one row: what the tokens of trials are made with
+# Made where they are missing: an older version that finds them need not know them.
+_LATER = MetaData()
+ENDED_JOBS = Table("ended_jobs", _LATER, _name("job"), Column("seen_at", Float, nullable=False))
+IDENTITY = Table("identity", _LATER, _name("store"))  # one row: a name that no other store has

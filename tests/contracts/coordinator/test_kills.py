@@ -6,8 +6,6 @@ an answer is made again, with the same number. At the end every sample has been 
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import threading
 import uuid
 from collections import Counter
@@ -19,66 +17,12 @@ from everstep.client.calls import Coordinator
 from everstep.env import read_token
 from everstep.ranges import merged, size, within, without
 from everstep.retry import patiently
+from lab.frail_coordinator import FrailCoordinator
 from lab.length import usual
 
 NUM_KILLS = {"sqlite": usual(10, long=70), "postgres": usual(4, long=28)}
 NUM_WORKERS = 6
 SPEC = wire.DatasetSpec(size=12_000, batch_size=4, minibatches_per_shard=2)
-
-# A coordinator is a fork of a process that has imported everything: a start takes some hundredth of a second.
-NURSERY = """
-import os, signal, sys
-from everstep.coordinator.edge.server import serve
-store, token_file, log = sys.argv[1:]
-pid = 0
-for line in sys.stdin:
-    if pid:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        pid = 0
-    if line.startswith("start"):
-        ready, ready_fd = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(descriptor, 1)
-            os.dup2(descriptor, 2)
-            serve("127.0.0.1", int(line.split()[1]), store, token_file, ready_fd=ready_fd)
-            os._exit(0)
-        os.close(ready_fd)
-        with os.fdopen(ready) as lines:
-            print(lines.readline().strip(), flush=True)
-    else:
-        print("dead", flush=True)
-"""
-
-
-class Frail:
-    def __init__(self, folder, store, port):
-        self.token_file, self.log_file, self._port = folder / "token", folder / "log", port
-        command = [sys.executable, "-c", NURSERY, store, str(self.token_file), str(self.log_file)]
-        self._process = subprocess.Popen(
-            command, env={"PYTHONPATH": ":".join(sys.path)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.start()
-
-    def start(self):
-        self.url = self._tell(f"start {self._port}")
-        assert self.url, self.log_file.read_text()
-
-    def kill(self):
-        assert self._tell("kill") == "dead"
-
-    def close(self):
-        self.kill()
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(60)
-
-    def _tell(self, line):
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        return self._process.stdout.readline().strip()
 
 
 class Log:
@@ -171,7 +115,7 @@ class Worker(threading.Thread):
 @pytest.mark.timeout(600)
 def test_whatever_it_has_said_stays_true(kind, request, tmp_path, puppet_class, held_port):
     store = request.getfixturevalue("postgres_url") if kind == "postgres" else str(tmp_path / "db")
-    frail, log = Frail(tmp_path, store, held_port), Log()
+    frail, log = FrailCoordinator(tmp_path, store, held_port), Log()
     chance = random.Random(5)
     coordinator = Coordinator(frail.url, read_token(frail.token_file), "kills")
     workers = []

@@ -17,6 +17,7 @@ import pytest
 
 from everstep import env, wire
 from everstep.client.calls import Coordinator
+from everstep.data.leases import MODEST_S
 from everstep.data.record_index import RecordIndexService
 from everstep.engine import incarnation
 
@@ -37,7 +38,7 @@ class Elastic(Dataset):
     def __getitem__(self, _):
         if tells:
             parent = os.getppid()
-            print(json.dumps({"asks": os.getpid()}), flush=True)
+            os.write(1, f'{{"asks": {os.getpid()}}}\\n'.encode())  # whole: another process writes there, too
             while tells == "late" and os.getppid() == parent:
                 time.sleep(0.01)
         return service.fetch_record_index()
@@ -345,6 +346,25 @@ def test_a_slow_worker_gives_back_what_it_has_not_begun(members):
         seen += [] if batch.is_ghost else records
         fast.report(batch.parts)
     assert len(seen) == 60  # all but the batch that the slow one holds in its hands
+
+
+def test_what_a_slow_worker_gave_back_is_not_its_again_before_it_needs_more(members):
+    job, _, (fast, slow) = members(dataset_size=64, num_minibatches_per_shard=4)
+    fetch(slow)
+    slow.take()
+    for done in range(4, 52, 4):
+        fetch(fast)
+        fast.report(fast.take().parts)
+        wait_for(lambda done=done: job.coordinator.datasets().datasets[0].done == done)  # at a pace for small leases
+
+    def held_by(service):
+        with service._leases.changed:
+            return service._leases._held.num_whole()
+
+    wait_for(lambda: held_by(slow) == 0)
+    called_at = slow._leases._called_at
+    wait_for(lambda: slow._leases._called_at > called_at + MODEST_S)  # it holds what is in its hands
+    assert held_by(slow) == 0
 
 
 def test_saved_and_restored_by_all_workers(members):

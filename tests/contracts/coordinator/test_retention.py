@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import inspect
 
 from everstep import wire
+from everstep.client.calls import Coordinator
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
-from everstep.errors import Refused
+from everstep.errors import CoordinatorUnreachable, Refused
 from everstep.storage.database import StoreError, open_engine
+from lab.experiments import spec
 from lab.log_writer import Writer
 
 # Each look comes at once, and a day is a second: so "2 days" are within reach.
@@ -68,10 +72,13 @@ def rows_of(url: str, job: str) -> dict[str, int]:
 def fill(play: Any, server: Any) -> Writer:
     """A job with all kinds of rows."""
     story = play(server)
-    (puppet,) = story.training(1)
+    return train(story.coordinator, *story.training(1))
+
+
+def train(job: Coordinator, puppet: Any) -> Writer:
     report = wire.MetricReport(step=1, time=1.0, generation=1, values={"loss": 1.0}, details={"note": "x"})
-    story.coordinator.report_metrics(puppet.name, wire.MetricReports(reports=[report]))
-    writer = Writer(story.coordinator)
+    job.report_metrics(puppet.name, wire.MetricReports(reports=[report]))
+    writer = Writer(job)
     writer.say("one", "two")
     return writer
 
@@ -92,6 +99,58 @@ def test_a_job_that_ended_long_ago_is_removed_with_all_that_it_had_and_an_open_o
     log = soon.log_file.read_text()
     assert f"removed 1 jobs that ended more than 2 days ago, with 1 series and 2 lines: {job}" in log
     assert over.create_job(wire.JobSpec()).generation == 0  # the name is free again
+
+
+@contextmanager
+def ending(server: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        server.end()
+
+
+# The first one dies between the metrics of a job and its lines.
+DIES_ONCE = """
+import os, signal
+from pathlib import Path
+from everstep.coordinator.job_logs import JobLogs
+
+async def die(self, job):
+    Path({mark!r}).touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if not Path({mark!r}).exists():
+    JobLogs.drop = die
+"""
+
+
+def test_a_deleted_experiment_takes_the_jobs_of_its_trials_with_it_even_if_the_coordinator_dies(
+    server_class: Any, puppet_class: Any, tmp_path: Path, store_url: str
+) -> None:
+    mark = tmp_path / "died"
+    server = server_class(tmp_path, store_url, before=DIES_ONCE.format(mark=str(mark)))
+    with Coordinator(server.url, server.token, "none") as people, ending(server):
+        numbers = [people.create_experiment(spec("random", max_trials=1)).experiment for _ in range(2)]
+        gone, stays = (Coordinator(server.url, server.token, wire.trial_job(number, 1)) for number in numbers)
+        with gone, stays:
+            for job in (gone, stays):
+                job.create_job(wire.JobSpec())
+                puppet = puppet_class(job)
+                for act in (puppet.announce, puppet.arrive, puppet.settle):
+                    act()
+                train(job, puppet)
+                job.report_result(wire.TrialResult(length=64, metric=0.1))
+            before = {name for name, number in rows_of(store_url, gone.job).items() if number}
+            assert {"jobs", "workers", "record_series", "record_reports", "log_blocks"} <= before
+            with suppress(CoordinatorUnreachable):  # it may die before it answers
+                people.act(numbers[0], wire.ExperimentAction(action="delete"))
+            until(mark.exists)
+            server.process.wait(60)
+            assert rows_of(store_url, gone.job)["log_blocks"]
+            server.start()
+            until(lambda: is_gone(gone))
+            assert set(rows_of(store_url, gone.job).values()) == {0}
+            assert [each.text for each in stays.logs(wire.LogsRequest()).lines] == ["one", "two"]
 
 
 def test_a_job_that_is_over_leaves_the_memory_and_is_read_again_when_somebody_asks(store_url: str) -> None:

@@ -15,7 +15,20 @@ from everstep.client.calls import Coordinator
 from everstep.errors import CoordinatorUnreachable, Refused, UsageError
 from everstep.retry import patiently
 from everstep.wire.operations import OPERATIONS
-from everstep.wire.tokens import ALL, READ_ONLY, ROLES, USER, WORKER, choose, new_tokens, only_for_workers, parse_tokens
+from everstep.wire.tokens import (
+    ALL,
+    NEEDED,
+    READ_ONLY,
+    ROLES,
+    USER,
+    WORKER,
+    WORKER_OR_USER,
+    choose,
+    new_tokens,
+    only_for_workers,
+    parse_tokens,
+)
+from lab.search_programs import create, custom, post, validate
 
 TOKENS = "# three people\nworker:wwww\nuser:uuuu\nread-only:rrrr\n"
 
@@ -53,6 +66,14 @@ def test_each_role_does_its_own_part(guarded):
         ("user:uuuu", USER, lambda c: c.exited("w0", wire.WorkerExit(exit_code=0)), WORKER),
         ("read-only:rrrr", READ_ONLY, lambda c: c.create_job(wire.JobSpec()), USER),
         ("read-only:rrrr", READ_ONLY, lambda c: c.exited("w0", wire.WorkerExit(exit_code=0)), WORKER),
+        ("read-only:rrrr", READ_ONLY, lambda c: c.upload_code("0" * 64, b""), WORKER_OR_USER),
+        ("read-only:rrrr", READ_ONLY, lambda c: c.create_experiment(custom()), WORKER_OR_USER),
+        ("read-only:rrrr", READ_ONLY, lambda c: c.search_state(1), WORKER_OR_USER),
+        ("read-only:rrrr", READ_ONLY, lambda c: c.search_operations(1, post(1)), WORKER_OR_USER),
+        ("worker:wwww", WORKER, lambda c: c.act(1, wire.ExperimentAction(action="kill")), USER),
+        ("worker:wwww", WORKER, lambda c: c.change(1, wire.ExperimentChange(name="mine")), USER),
+        ("worker:wwww", WORKER, lambda c: c.kill_trial(1, 1), USER),
+        ("worker:wwww", WORKER, lambda c: c.verify_trial(1, 1, wire.VerifyRequest(request="r")), USER),
     ],
 )
 def test_another_role_is_refused_and_told_which_is_needed(guarded, text, has, call, needs):
@@ -66,6 +87,14 @@ def test_another_role_is_refused_and_told_which_is_needed(guarded, text, has, ca
     assert text.partition(":")[2] not in str(refused.value)
 
 
+@pytest.mark.parametrize("text", ["worker:wwww", "user:uuuu"])
+def test_a_search_runs_with_a_workers_token_as_with_a_users(guarded, text):
+    with as_(guarded, text) as program:
+        number = program.create_experiment(custom()).experiment
+        seen = program.search_operations(number, post(1, create("a"), validate("a", 4), state="s"))
+        assert program.search_state(number) == seen and seen.state == "s"
+
+
 def test_the_text_before_the_colon_is_not_part_of_the_token(guarded):
     for header in ("Bearer worker:wwww", "Bearer www", "Bearer wwwwuuuu", "bearer wwww"):
         answer = httpx.get(f"{guarded.url}/v1/health", headers={"authorization": header}, trust_env=False, timeout=60)
@@ -75,6 +104,7 @@ def test_the_text_before_the_colon_is_not_part_of_the_token(guarded):
 def test_a_client_with_all_tokens_sends_the_least_that_will_do():
     tokens = parse_tokens(TOKENS)
     assert {role: choose(tokens, role).word for role in ROLES} == {WORKER: "wwww", USER: "uuuu", READ_ONLY: "rrrr"}
+    assert choose(tokens, WORKER_OR_USER).word == "wwww" and choose(parse_tokens("user:u"), WORKER_OR_USER).word == "u"
     assert choose(parse_tokens("worker:w user:u"), READ_ONLY).word == "w"
     assert choose(parse_tokens("read-only:r"), USER) is None
     assert choose(parse_tokens("one-for-all"), USER).role == ALL
@@ -93,15 +123,49 @@ def test_a_token_that_cannot_be_one_is_refused_without_being_shown(text):
     assert "secret" not in str(refused.value) and "ret" not in str(refused.value).replace("characters", "")
 
 
+@pytest.mark.parametrize(
+    ("text", "role", "person", "word"),
+    [
+        ("user:alice:uuuu", USER, "alice", "uuuu"),
+        ("user:a.b-c_2:u:u", USER, "a.b-c_2", "u:u"),
+        ("user::u:u", USER, "", "u:u"),
+        ("all::a:b", ALL, "", "a:b"),
+        ("all:root:aaaa", ALL, "root", "aaaa"),
+        ("worker:wwww", WORKER, "", "wwww"),
+        ("aaaa", ALL, "", "aaaa"),
+    ],
+)
+def test_a_token_may_have_a_name_and_colons(text, role, person, word):
+    (token,) = parse_tokens(text)
+    assert (token.role, token.person, token.word) == (role, person, word)
+    assert token.is_administrator == (role == ALL)
+    assert parse_tokens(str(token)) == (token,), "written as it is read"
+
+
+@pytest.mark.parametrize("text", ["user:al ice:uuuu", "user:al/ice:uuuu", f"user:{'a' * 65}:uuuu", "user:\u00e9:uuuu"])
+def test_a_name_with_other_characters_is_refused_without_showing_the_token(text):
+    with pytest.raises(UsageError) as refused:
+        parse_tokens(text)
+    assert "uuuu" not in str(refused.value)
+
+
+def test_what_becomes_a_persons_is_sent_with_that_persons_token():
+    tokens = parse_tokens("worker:w user:alice:u read-only:r")
+    assert choose(tokens, WORKER_OR_USER).person == choose(tokens, USER).person == "alice"
+    assert choose(tokens, READ_ONLY).word == "r" and choose(tokens, WORKER).word == "w"
+
+
 def test_tokens_are_not_shown_by_accident():
     assert "wwww" not in repr(parse_tokens(TOKENS))
 
 
-def test_users_create_and_stop_jobs_readers_look_and_workers_do_the_rest():
-    by_role = {role: {each.name for each in OPERATIONS if each.role == role} for role in ROLES}
-    assert by_role[USER] == {"create_job", "stop"}
+def test_users_create_and_stop_both_search_readers_look_and_workers_do_the_rest():
+    by_role = {role: {each.name for each in OPERATIONS if each.role == role} for role in NEEDED}
+    of_pools = {"change_agents", "report_nodes"}
+    assert by_role[USER] == {"create_job", "stop", "act", "change", "kill_trial", "verify_trial", *of_pools}
+    assert by_role[WORKER_OR_USER] == {"upload_code", "create_experiment", "search_state", "search_operations"}
     looks = {each.name for each in OPERATIONS if each.method == "GET"}
-    assert by_role[READ_ONLY] == looks - {"code"} | {"page_code"}
+    assert by_role[READ_ONLY] == looks - {"code", "search_state"} | {"page_code"}
 
 
 def test_serve_makes_one_of_each_role_for_its_owner_alone(tmp_path):

@@ -226,6 +226,6 @@ def test_status_by_https(authority, serving, tmp_path):
     with_ca = [*command, "--ca-file", os.path.relpath(authority.certificate, tmp_path)]
 
     done = subprocess.run(with_ca, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert "404 there is no job j" in done.stderr
+    assert "there is no job j" in done.stderr
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, "--ca-file" in done.stderr) == (2, True)

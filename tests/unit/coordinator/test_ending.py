@@ -112,6 +112,32 @@ def test_a_leaver_ahead_of_all_others_is_called_back(trio):
     assert trio.status("w1") == "left"
 
 
+def test_leavers_are_called_back_where_the_others_are_too_few_without_them(stage):
+    play = stage(start_workers=3, min_workers=3)
+    play.arrive(*play.add(3))
+    play.settle("w0", "w1", "w2")
+    play.leave("w1", "w2", step=10, is_asked=True)
+    play.arrive("w0", step=10)
+    assert set(play.roster.recalled) == {"w1", "w2"}, "w0 was asked a moment too late for its last step"
+
+    play.arrive("w1", "w2", step=10)
+    play.settle("w0", "w1", "w2")
+    play.leave("w0", "w1", "w2", step=11, is_asked=True)
+
+    assert [play.status(name) for name in ("w0", "w1", "w2")] == ["sent"] * 3
+    assert not play.roster.is_over
+
+
+def test_a_script_that_has_ended_is_not_called_back_to_make_the_others_enough(stage):
+    play = stage(start_workers=3, min_workers=3)
+    play.arrive(*play.add(3))
+    play.settle("w0", "w1", "w2")
+    play.leave("w1", "w2", step=10)
+    play.arrive("w0", step=10)
+    assert not play.roster.recalled
+    assert "waiting for at least 3" in play.reason
+
+
 def test_a_leaver_is_called_back_when_its_successors_die_before_they_hold_the_state(trio):
     trio.leave("w1", step=10)
     trio.arrive("w0", "w2", step=10)

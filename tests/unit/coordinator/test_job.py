@@ -45,8 +45,8 @@ def announcement(name):
     return wire.Announce(incarnation=name, pid=1, address="127.0.0.1", store_port=1, probe_port=2)
 
 
-def arrival(name):
-    return wire.Arrive(incarnation=name, generation=0, settled=0, step=0, max_workers=None)
+def arrival(name, generation=0):
+    return wire.Arrive(incarnation=name, generation=generation, settled=generation, step=0, max_workers=None)
 
 
 async def begin(job, name="w0"):
@@ -137,6 +137,53 @@ def test_heartbeats_and_arrivals_are_not_written():
         assert disk.num_saves == before
 
     with_a_job(story)
+
+
+async def form_first(job, *names):
+    for name in names:
+        await begin(job, name)
+    await asyncio.gather(*(job.arrive(name, arrival(name)) for name in names))
+
+
+def test_a_generation_that_ends_in_good_order_and_the_next_one_cost_one_save():
+    async def story(job, disk):
+        await form_first(job, "w0", "w1")
+        before = disk.num_saves
+        arriving = asyncio.create_task(job.arrive("w0", arrival("w0", 1)))
+        while job.roster.generation.is_open:
+            await asyncio.sleep(0)
+        formed = [json.loads(await job.arrive("w1", arrival("w1", 1))), json.loads(await arriving)]
+
+        assert [each["generation"] for each in formed] == [2, 2]
+        assert disk.num_saves == before + 1
+
+    with_a_job(story, start_workers=2)
+
+
+def test_a_generation_whose_other_members_do_not_come_is_kept_as_closed():
+    async def story(job, disk):
+        await form_first(job, "w0", "w1")
+        arriving = asyncio.create_task(job.arrive("w0", arrival("w0", 1)))
+        while job.kept.generation.is_open:
+            await asyncio.sleep(0.01)
+        assert (job.kept.generation.number, job.kept.generation.is_broken) == (1, False)
+        arriving.cancel()
+
+    with_a_job(story, start_workers=2)
+
+
+def test_a_loss_is_told_without_waiting_for_others():
+    async def story(job, disk):
+        await form_first(job, "w0", "w1")
+        arriving = asyncio.create_task(job.arrive("w0", arrival("w0", 1)))
+        while job.roster.generation.is_open:
+            await asyncio.sleep(0)
+        assert job.kept.generation.is_open
+        await job.broken("w1", wire.Broken(incarnation="w1", generation=1, reason="a loss"))
+        assert job.kept.generation.is_broken
+        arriving.cancel()
+
+    with_a_job(story, start_workers=2)
 
 
 def test_a_generation_that_was_closed_before_it_was_told_does_not_strand_its_members():

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import stat
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -126,3 +127,11 @@ def test_a_store_that_cannot_be_opened_says_why(tmp_path):
     (tmp_path / "text").write_text("this is no database, and long enough to be seen as none" * 100)
     with pytest.raises(UsageError, match="not a database"):
         Store(str(tmp_path / "text"))
+
+
+def test_a_store_keeps_its_identity_which_no_other_has(tmp_path):
+    def identity(name):
+        with closing(Store(str(tmp_path / name))) as store:
+            return store.identity
+
+    assert identity("a.db") == identity("a.db") != identity("b.db")

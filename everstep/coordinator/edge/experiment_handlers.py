@@ -1,0 +1,119 @@
+"""What answers the operations about experiments, trials and checkpoints: see `handlers`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from everstep import wire
+from everstep.coordinator.edge.code_folder import keep_code
+from everstep.coordinator.edge.guard import TOKEN
+from everstep.coordinator.edge.handlers import HttpCall
+from everstep.coordinator.experiments.experiment_calls import check_sort
+
+
+async def upload_code(call: HttpCall, digest: str, content: AsyncIterator[bytes]) -> None:
+    await keep_code(call.code, digest, content)
+
+
+async def create_experiment(call: HttpCall, new: wire.NewExperiment) -> wire.ExperimentView:
+    return await call.service.experiment_calls.create(new.spec, call.scope[TOKEN], new.secrets)
+
+
+async def experiments(
+    call: HttpCall,
+    start: int = 0,
+    limit: int = 100,
+    search: str = "",
+    state: str = "",
+    *,
+    is_archived: bool = False,
+) -> wire.ExperimentList:
+    states = [each for each in state.split(",") if each]
+    return await call.service.experiment_calls.find(start, limit, search=search, states=states, is_archived=is_archived)
+
+
+async def experiment(call: HttpCall, experiment: int) -> wire.ExperimentView:
+    return await call.service.experiment_calls.view(experiment)
+
+
+async def experiment_config(call: HttpCall, experiment: int) -> wire.ExperimentConfig:
+    return await call.service.experiment_calls.config(experiment)
+
+
+async def act(call: HttpCall, experiment: int, message: wire.ExperimentAction) -> wire.ExperimentView:
+    return await call.service.experiment_calls.act(experiment, message, call.scope[TOKEN])
+
+
+async def change(call: HttpCall, experiment: int, message: wire.ExperimentChange) -> wire.ExperimentView:
+    return await call.service.experiment_calls.change(experiment, message, call.scope[TOKEN])
+
+
+async def trials(
+    call: HttpCall, experiment: int, *, start: int = 0, limit: int = 100, sort: str = "trial"
+) -> wire.TrialList:
+    return await call.service.experiment_calls.trials(experiment, start, limit, sort)
+
+
+async def trial(call: HttpCall, experiment: int, trial: int) -> wire.TrialView:
+    return await call.service.experiment_calls.trial(experiment, trial)
+
+
+async def find_trial(call: HttpCall, trial_id: int) -> wire.TrialView:
+    return await call.service.experiment_calls.find_trial(trial_id)
+
+
+async def kill_trial(call: HttpCall, experiment: int, trial: int) -> wire.TrialView:
+    return await call.service.experiment_calls.kill_trial(experiment, trial, call.scope[TOKEN])
+
+
+async def trial_results(call: HttpCall, experiment: int, trial: int) -> wire.TrialResults:
+    return await call.service.experiment_calls.results(experiment, trial)
+
+
+async def verify_trial(call: HttpCall, experiment: int, trial: int, message: wire.VerifyRequest) -> wire.ExperimentView:
+    return await call.service.experiment_calls.verify(experiment, trial, message.request, call.scope[TOKEN])
+
+
+async def search_events(
+    call: HttpCall, experiment: int, *, after: int = 0, limit: int = 100, is_held: bool = False
+) -> wire.SearchEvents:
+    return await call.service.experiment_calls.events(experiment, after, limit, is_held=is_held)
+
+
+async def search_state(call: HttpCall, experiment: int) -> wire.SearchState:
+    return await call.service.experiment_calls.search_state(experiment)
+
+
+async def search_operations(call: HttpCall, experiment: int, message: wire.SearchOperations) -> wire.SearchState:
+    return await call.service.experiment_calls.search_operations(experiment, message, call.scope[TOKEN])
+
+
+async def checkpoints(
+    call: HttpCall, experiment: int, *, start: int = 0, limit: int = 100, sort: str = "trial"
+) -> wire.CheckpointList:
+    check_sort(sort)
+    return await call.service.checkpoints.of_experiment(experiment, start, limit, sort)
+
+
+async def checkpoint(call: HttpCall, uuid: str) -> wire.SavedCheckpoint:
+    return await call.service.checkpoints.view(uuid)
+
+
+async def latest_checkpoint(call: HttpCall) -> wire.SavedCheckpoint:
+    return await call.service.checkpoints.latest(call.job_name)
+
+
+async def report_checkpoint(call: HttpCall, message: wire.CheckpointReport) -> None:
+    await call.service.checkpoints.report(call.job_name, message)
+
+
+async def target(call: HttpCall, message: wire.TargetRequest) -> wire.TrialTarget:
+    return await call.service.trials.target(call.job_name, message)
+
+
+async def report_result(call: HttpCall, message: wire.TrialResult) -> wire.TrialKept:
+    return await call.service.trials.result(call.job_name, message)
+
+
+async def end_trial(call: HttpCall, message: wire.TrialEnd) -> None:
+    await call.service.trials.end(call.job_name, message)

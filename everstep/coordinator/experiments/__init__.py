@@ -1,0 +1,1 @@
+"""Experiments: their states, trials, searches (folds over events), and checkpoint records."""

@@ -1,0 +1,1 @@
+"""Slots of machines: which trial gets which slot, and how that ends."""

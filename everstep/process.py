@@ -192,10 +192,15 @@ def kill_group(pid: int) -> None:
 
 
 def start_detached(
-    command: Sequence[str], *, env: Mapping[str, str] | None = None, output: IO[bytes] | int, descriptors: Sequence[int]
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    output: IO[bytes] | int,
+    descriptors: Sequence[int],
+    cwd: Path | None = None,
 ) -> int:
     """Start a process that outlives us and must end by itself: its pid."""
-    popen = _popen(command, env=env, output=output, errors=None, cwd=None, descriptors=descriptors)
+    popen = _popen(command, env=env, output=output, errors=None, cwd=cwd, descriptors=descriptors)
     popen.returncode = 0  # never asked for; without this, Python would wait for its end
     return popen.pid
 

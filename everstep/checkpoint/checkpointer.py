@@ -62,7 +62,7 @@ class Checkpointer:
 
     `keep_latest` and `keep_best` (by `metric` and `mode`) decide which are kept; `every` saves only steps that are
     multiples of it; `busy` decides what a save does while the last one is still being written; `hparams` and `code` (a
-    folder) are kept with each checkpoint."""
+    folder, or what was taken of one) are kept with each checkpoint."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Checkpointer:
         memory_every: int | None = None,
         busy: str = "wait",
         hparams: Mapping[str, Any] | None = None,
-        code: str | os.PathLike[str] | None = None,
+        code: str | os.PathLike[str] | Code | None = None,
     ) -> None:
         for name, value in (("every", every), ("memory_every", memory_every)):
             if value is not None and value < 1:
@@ -86,7 +86,7 @@ class Checkpointer:
         self._policy = RetentionPolicy(keep_latest=keep_latest, keep_best=keep_best, metric=metric, mode=mode)
         self._every, self._memory_every, self._busy = every, memory_every, busy
         self._hparams = _plain(hparams)
-        self._snapshot: Code | None = take_snapshot(code) if code is not None else None
+        self._snapshot = take_snapshot(code) if isinstance(code, str | os.PathLike) else code
         self._storage = open_storage(uri)
         self._failed_saves = FailedSaves(self._storage.uri)
         self._pipeline = SavePipeline(self._storage, self._is_abandoned)

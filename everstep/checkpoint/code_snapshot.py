@@ -21,7 +21,10 @@ MAX_BYTES = 64 << 20
 
 
 def take_snapshot(folder: str | os.PathLike[str]) -> Code:
-    """A link out of the folder, often to data, is left out: it must not cost the checkpoint its code."""
+    """A link out of the folder, often to data, is left out: it must not cost the checkpoint its code. Code that was
+    unpacked from an archive that is still beside it is that archive."""
+    if (archived := code_archive.archive_of(Path(folder))) is not None and len(archived.data) <= MAX_BYTES:
+        return archived
     return code_archive.pack(Path(folder), max_bytes=MAX_BYTES, skips_outside_links=True)
 
 

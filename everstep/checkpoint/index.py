@@ -16,6 +16,7 @@ from everstep.checkpoint import catalog
 from everstep.checkpoint.policy import Found
 from everstep.checkpoint.strict_json import parse, parse_json
 from everstep.errors import NoCheckpoint, UsageError
+from everstep.record.trial import current_trial, trial_key
 from everstep.storage import private_file
 from everstep.storage.base import Storage, full_uri, open_storage
 
@@ -79,12 +80,16 @@ def newest_of_step(storage: Storage, step: int, uuid: str) -> Found:
 
 
 def latest() -> str | None:
-    """The UUID of the newest whole checkpoint of this job; None if this node knows of none."""
+    """The UUID of the newest whole checkpoint of this job, which `find` then knows; None if this node knows of none."""
     if (uri := place_of_job(env.job())) is None:
         return None
     with closing(open_storage(uri)) as storage:
         whole = [each for each in catalog.find(storage) if each.is_whole]
-    return checkpoint_uuid(uri, whole[-1].step) if whole else None
+    if not whole:
+        return None
+    uuid = checkpoint_uuid(uri, whole[-1].step)
+    record(uuid, uri, whole[-1].step)  # another node has saved it, perhaps a moment ago
+    return uuid
 
 
 def place_of_job(job: str) -> str | None:
@@ -114,6 +119,7 @@ def _path(uuid: str) -> Path:
 
 
 def _path_of_job(job: str) -> Path:
-    # With the directory: another script elsewhere may have the same --job.
-    name = uuids.uuid5(uuids.NAMESPACE_URL, f"{Path.cwd()}#{job}")
+    # With the directory: another script elsewhere may have the same --job. A trial of a search may be anywhere.
+    trial = current_trial()
+    name = uuids.uuid5(uuids.NAMESPACE_URL, f"{Path.cwd()}#{job}" if trial is None else trial_key(trial))
     return env.home() / "jobs" / f"{name}.json"

@@ -11,7 +11,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PAGE_BYTES = 4096
@@ -123,6 +123,7 @@ class Memory:
     """How much may still be taken, and what sets the bound."""
 
     free_bytes: int
+    all_bytes: int = 0  # used and free
     bound: str = "the machine's memory"
     remedy: str = "use a machine with more memory, or split the state over more workers"
 
@@ -155,13 +156,15 @@ def look_for_memory(root: Path = Path("/")) -> Memory:
     unified = _limits(groups, _group(root, ""), limit="memory.max", usage="memory.current")
     names = {"limit": "memory.limit_in_bytes", "usage": "memory.usage_in_bytes"}
     classic = _limits(groups / "memory", _group(root, "memory"), **names)
-    found = [Memory(free_bytes=_machine_bytes(root)), *unified, *classic]
-    return min(found, key=lambda memory: memory.free_bytes)
+    machine = Memory(free_bytes=_machine_bytes(root, "MemAvailable"), all_bytes=_machine_bytes(root, "MemTotal"))
+    found = [machine, *unified, *classic]
+    least = min(found, key=lambda memory: memory.free_bytes)
+    return replace(least, all_bytes=min(memory.all_bytes for memory in found))
 
 
-def _machine_bytes(root: Path) -> int:
+def _machine_bytes(root: Path, name: str) -> int:
     for line in (root / "proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return _NO_LIMIT
 
@@ -194,6 +197,7 @@ def _limits(top: Path, group: str, *, limit: str, usage: str) -> list[Memory]:
             found.append(
                 Memory(
                     free_bytes=max(0, int(allowed) - used),
+                    all_bytes=int(allowed),
                     bound=f"the memory limit of {_mb(int(allowed))} of this container or job",
                     remedy="raise its memory limit (docker --memory, resources.limits.memory, Slurm --mem)",
                 )

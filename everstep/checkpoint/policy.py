@@ -78,12 +78,12 @@ def _furthest(newest_first: Sequence[CheckpointKey]) -> list[CheckpointKey]:
 
 
 def best_first(found: Sequence[Found], policy: RetentionPolicy) -> list[Found]:
-    """Whole ones with a metric, best first; of equals the newer."""
+    """Whole ones with a finite metric, best first; of equals the newer."""
     if policy.metric is None:
         return []
     sign = 1.0 if policy.mode == "min" else -1.0
     rated = [(sign * each.metrics.get(policy.metric, math.nan), each) for each in found if each.is_whole]
-    known = [pair for pair in rated if not math.isnan(pair[0])]
+    known = [pair for pair in rated if math.isfinite(pair[0])]
     known.sort(key=lambda pair: pair[1].key, reverse=True)
     known.sort(key=lambda pair: pair[0])
     return [each for _, each in known]

@@ -22,6 +22,7 @@ from everstep.checkpoint.image_planner import ImagePlanner
 from everstep.checkpoint.manifest import Manifest
 from everstep.checkpoint.memory import GrowingBlock
 from everstep.checkpoint.saver.client import SaverConnection, SaverGone
+from everstep.checkpoint.saver.held_states import HeldFile
 from everstep.checkpoint.saver.messages import BufferWritten
 from everstep.checkpoint.state_snapshot import StateSnapshot
 from everstep.checkpoint.write import Written, clear_away, put_part, write_image
@@ -110,7 +111,7 @@ class SavePipeline:
             with contextlib.suppress(SaverGone):
                 self._line.forget(self._storage.uri, step)
 
-    def held(self) -> list[int]:
+    def held(self) -> list[HeldFile]:
         """Files of the states in the saver's memory."""
         if self._line is None:
             return []
@@ -147,12 +148,13 @@ class SavePipeline:
     # --- the saver ------------------------------------------------------------------------------------
 
     def _open_buffers(self) -> DoubleBuffer:
-        path = env.path(env.SAVER)
-        if path is None or self._storage.uri.partition("://")[0] in _OWN_MEMORY:
+        uri = self._storage.uri
+        path = env.saver(is_for_bucket="://" in uri)
+        if path is None or uri.partition("://")[0] in _OWN_MEMORY:
             return DoubleBuffer(prepare=pin)
         try:
             line = SaverConnection(path, on_free=lambda index: self._buffers.release(index))
-            files, busy = line.open_buffers(self._storage.uri, env.place_on_node())
+            files, busy = line.open_buffers(uri, env.place_on_node(), env.value(env.SAVER_OWNER) or "")
         except SaverGone as gone:
             log.warning("%s; checkpoints are written by this process and do not outlive it", gone.message)
             return DoubleBuffer(prepare=pin)

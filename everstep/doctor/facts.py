@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -25,12 +25,13 @@ from everstep.doctor.limits import memory_left, threads_left
 from everstep.errors import EverstepError
 from everstep.launcher.endpoint import Endpoint
 from everstep.launcher.machine import count_cpus, count_gpus
-from everstep.process import Child
+from everstep.process import Child, ask
 
 T = TypeVar("T")
 
 NAMES_S = 3.0  # a resolver that takes longer is not to be waited for
 TORCH_S = 120.0
+GPUS_S = 20.0  # the driver may start first
 _TORCH = """
 import json, torch, torch.distributed as dist
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "num_gpus": torch.cuda.device_count(),
@@ -85,6 +86,7 @@ class Facts:
     clock_s: float | None = None  # how far the coordinator's clock is ahead of this machine's
     coordinator_problem: str = ""
     coordinator_hint: str = ""  # the way out, if the problem has one of its own
+    gpu_problem: str = ""  # that the driver reports
 
 
 def gather(
@@ -95,20 +97,44 @@ def gather(
     coordinator: Coordinator | None = None,
 ) -> Facts:
     """`torch`: if it is known already."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     clock_s, problem = None, None
     try:
         clock_s = measure_clock(coordinator) if coordinator is not None else None
     except EverstepError as error:
         problem = error
+    return replace(
+        _at_hand(log_dir),
+        torch=torch or ask_torch(env.value("PYTHON_EXEC") or sys.executable),
+        names=_names(),
+        port_range=_known(_port_range),
+        port=None if endpoint is None else _port(endpoint),
+        clock_s=clock_s,
+        coordinator_problem=problem.message if problem else "",
+        coordinator_hint=(problem.hint or "") if problem else "",
+    )
+
+
+def gather_quickly(folder: Path, coordinator: Coordinator) -> Facts:
+    """What is known in a moment: without torch, and without names, which may take seconds to resolve. An unreachable
+    coordinator says nothing about this machine."""
+    try:
+        clock_s = measure_clock(coordinator)
+    except EverstepError:
+        clock_s = None
+    facts = _at_hand(folder)
+    return replace(facts, clock_s=clock_s, gpu_problem=_gpu_problem(facts.num_gpus))
+
+
+def _at_hand(log_dir: Path) -> Facts:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Facts(
         python=platform.python_version(),
-        torch=torch or ask_torch(env.value("PYTHON_EXEC") or sys.executable),
+        torch=Torch(),
         num_cpus=count_cpus(),
         num_gpus=count_gpus(),
         driver=nvidia_driver(),
-        names=_names(),
-        port_range=_known(_port_range),
+        names=NameFacts(host=socket.gethostname()),
+        port_range=None,
         listen_problem=_listen_problem("", 0),
         shm_bytes=_known(lambda: _size(Path("/dev/shm"))),
         log_dir=str(log_dir),
@@ -117,11 +143,34 @@ def gather(
         max_files_hard=hard,
         threads_left=threads_left(),
         memory_bytes=memory_left(),
-        port=None if endpoint is None else _port(endpoint),
-        clock_s=clock_s,
-        coordinator_problem=problem.message if problem else "",
-        coordinator_hint=(problem.hint or "") if problem else "",
     )
+
+
+def _gpu_problem(num_gpus: int) -> str:
+    """What nvidia-smi reports of them; "" if all is well, or if it cannot be asked."""
+    if num_gpus == 0:
+        return ""
+    query = ["nvidia-smi", "--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = ask(query, timeout_s=GPUS_S)
+    except TimeoutError as error:
+        return str(error)
+    except OSError:
+        return ""
+    return judge_gpus(answer.text if answer.exit.is_good else answer.text + answer.errors, is_good=answer.exit.is_good)
+
+
+def judge_gpus(printed: str, *, is_good: bool) -> str:
+    """`printed`: by nvidia-smi, a line for each GPU, with its number and its uncorrected memory errors."""
+    if not is_good:
+        return f"nvidia-smi failed: {printed.strip().splitlines()[-1] if printed.strip() else 'it printed nothing'}"
+    rows = [[part.strip() for part in line.split(",")] for line in printed.splitlines() if line.strip()]
+    broken = [f"GPU {row[0]} has {row[1]} uncorrected memory errors" for row in rows if row[1:] and _is_bad(row[1])]
+    return ", ".join(broken)
+
+
+def _is_bad(errors: str) -> bool:
+    return errors.isdigit() and int(errors) > 0
 
 
 def ask_torch(python: str) -> Torch:

@@ -34,6 +34,29 @@ def judge_here(facts: Facts, *, num_nodes: int = 1) -> list[Finding]:
     return findings
 
 
+def judge_pool_node(facts: Facts, *, num_slots: int) -> list[Finding]:
+    """What a node of a pool needs, as far as it is known at once: torch is not asked."""
+    findings = [
+        _disk(facts, "--folder"),
+        _shm(facts),
+        *(check(facts, num_slots, 1) for check in (_files, _threads, _memory)),
+        _gpus(facts),
+    ]
+    if facts.listen_problem:
+        findings.append(_ports(facts))
+    if facts.clock_s is not None:
+        findings.append(_clock(facts))
+    return findings
+
+
+def _gpus(facts: Facts) -> Finding:
+    gpus = f"{facts.num_gpus} GPU{'s' * (facts.num_gpus != 1)}"
+    if facts.gpu_problem:
+        hint = "look at nvidia-smi and dmesg, and reset or replace the GPU; to use the others, set CUDA_VISIBLE_DEVICES"
+        return error("devices", f"{gpus}: {facts.gpu_problem}", hint)
+    return ok("devices", gpus)
+
+
 def _torch(facts: Facts) -> Finding:
     torch = facts.torch
     if torch.problem:
@@ -80,13 +103,13 @@ def _shm(facts: Facts) -> Finding:
     return ok("shared memory", text)
 
 
-def _disk(facts: Facts) -> Finding:
+def _disk(facts: Facts, option: str = "--log-dir") -> Finding:
     if facts.disk_bytes is None:
-        return error("disk", f"{facts.log_dir} cannot be written to", "give another folder: --log-dir DIR")
+        return error("disk", f"{facts.log_dir} cannot be written to", f"give another folder: {option} DIR")
     text = f"{_size(facts.disk_bytes)} free for {facts.log_dir}"
-    hint = "make room, or give another folder: --log-dir DIR"
+    hint = f"make room, or give another folder: {option} DIR"
     if facts.disk_bytes < LEAST_DISK_BYTES:
-        return error("disk", text, hint)
+        return error("disk", f"{text}; {_size(LEAST_DISK_BYTES)} are needed", hint)
     return warning("disk", text, hint) if facts.disk_bytes < FEW_DISK_BYTES else ok("disk", text)
 
 

@@ -30,6 +30,7 @@ from everstep.launcher.known_states import Sighting
 from everstep.launcher.late_workers import LateWorkers
 from everstep.launcher.local_worker import LocalWorker
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_environment
+from everstep.launcher.node_data import NodeData
 from everstep.launcher.probe import Probe
 from everstep.launcher.reporting import AgentReporter
 from everstep.launcher.saver_process import SaverProcess
@@ -80,7 +81,9 @@ class Agent:
         self._incarnation = uuid.uuid4().hex
         self._probe = Probe(node.address)
         self._sweeper = Sweeper()
-        self._saver = SaverProcess(node.directory / f"{node.agent.replace('/', '_')}.saver", loop, say)
+        saver_path = node.directory / f"{node.agent.replace('/', '_')}.saver"
+        self._saver = SaverProcess(saver_path, loop, say)
+        self._data = NodeData(node.directory / f"{node.agent.replace('/', '_')}.data", loop, say)
         self._reporter = AgentReporter(
             self._connect,
             agent=node.agent,
@@ -119,11 +122,15 @@ class Agent:
         self._port = ReservedPort(node.address)  # that rank 0 of the next attempt could listen at
 
     def run(self) -> Verdict:
-        with self._loop.signals(self._node.signals, self._interrupt), self._sweeper:
+        node = self._node
+        with self._loop.signals(node.signals, self._interrupt), self._sweeper:
             try:
                 self._starter.attach(self._loop, self._say)
                 self._probe.open()
-                self._saver.open()
+                if node.node_saver is None or not node.node_saver.is_for_buckets:
+                    self._saver.open()
+                if node.node_data is None:
+                    self._data.open()
                 self._reporter.open()
                 self._system.open()
                 if os.getpid() == 1:  # in a container, without an init
@@ -133,7 +140,10 @@ class Agent:
             finally:
                 self._kill_all("the agent ends")
                 self._starter.close()
+                if node.node_saver is not None:
+                    node.node_saver.await_written(self._say)
                 self._saver.close()
+                self._data.close()
                 self._system.close()
                 self._on_end()  # sends the last lines, also those that were said just now
                 self._reporter.report_leaving("its work is done")
@@ -236,7 +246,8 @@ class Agent:
     def _start(self, place: WorkerRanks) -> None:
         worker = place.worker
         files = place.files(self._node.directory)
-        environment = worker_environment(self._node, place, env.everything(), saver=self._saver.path)
+        data = self._node.node_data or self._data.path
+        environment = worker_environment(self._node, place, env.everything(), saver=self._saver.path, data=data)
         try:
             files.make(attempt=place.num_restarts, local_rank=place.local_rank)
             allocate(files.board)
@@ -244,13 +255,15 @@ class Agent:
             with private_file.append(files.stdout) as output, private_file.append(files.stderr) as errors:
                 child = self._starter.start(self._node.command, env=environment, output=output, errors=errors)
         except OSError as error:  # a full disk, no process left: the other workers of this node continue
-            self._say(f"{worker} cannot be started: {error}")
+            self._starter.problem = f"{worker} cannot be started: {error}"
+            self._say(self._starter.problem)
             self._reporter.report_exit(worker, WorkerExit(exit_code=1))
             ended = Exit(code=1)
             self._ends.append(WorkerEnd(worker=worker, exit=ended, attempt=place.order.number))
             if decide_replacement(ended, is_ending=self._is_ending, is_regrouping=self._is_regrouping).is_replaced:
                 self._ask_replacement(place, delay_s=_NO_ROOM_S)
             return
+        self._starter.problem = ""
         self._sweeper.watch(child.pid)
         started = LocalWorker(place=place, child=child, files=files)
         self._workers[worker] = started

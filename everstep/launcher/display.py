@@ -75,7 +75,8 @@ class JobDisplay:
         self._waits_for: str | None = None  # the last line about workers that wait
         self._drawn_at = float("-inf")
         self._flushes: deque[threading.Event] = deque()
-        self._is_closing = threading.Event()
+        self._is_closing = False
+        self._is_wanted = threading.Event()  # now, not at the next tick
         self._thread = threading.Thread(target=self._print, name="display", daemon=True)
 
     def __enter__(self) -> JobDisplay:
@@ -89,12 +90,14 @@ class JobDisplay:
         """Return when all that was said and written before is printed."""
         is_printed = threading.Event()
         self._flushes.append(is_printed)
+        self._is_wanted.set()
         if self._thread.is_alive():
             is_printed.wait(_PATIENCE_S)
 
     def close(self) -> None:
         """Print what is left, then nothing more."""
-        self._is_closing.set()
+        self._is_closing = True
+        self._is_wanted.set()
         self._thread.join(_PATIENCE_S)
 
     def hide(self, masks: Masks) -> None:
@@ -112,7 +115,7 @@ class JobDisplay:
         """One event, for people; also after `close`."""
         self._repeat(line)
         self._said.append(f"everstep: {line}")
-        if self._is_closing.is_set() and not self._thread.is_alive():
+        if self._is_closing and not self._thread.is_alive():
             self._console.print(err=[self._said.popleft()])
 
     def follow(self, worker: str, local_rank: int, files: WorkerFiles, is_alive: Callable[[], bool]) -> None:
@@ -151,7 +154,9 @@ class JobDisplay:
         return self._goodput.good_s
 
     def _print(self) -> None:
-        while not self._is_closing.wait(_TICK_S):
+        while not self._is_closing:
+            self._is_wanted.wait(_TICK_S)
+            self._is_wanted.clear()
             asked = [self._flushes.popleft() for _ in range(len(self._flushes))]
             try:
                 self._tick(ended=[worker for worker, is_alive in list(self._is_alive.items()) if not is_alive()])

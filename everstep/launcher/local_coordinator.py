@@ -65,7 +65,9 @@ def private_directory(path: Path) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         problem = f"cannot make the folder {path}: {error.strerror}"
-        raise UsageError(problem, hint="see --log-dir", code="folder-not-made") from None
+        raise UsageError(
+            problem, hint="EVERSTEP_HOME, or --log-dir of `everstep run`, names another folder", code="folder-not-made"
+        ) from None
     return path.resolve()
 
 
@@ -114,7 +116,7 @@ def start_coordinator(
     """Start one and wait until it answers: its process and URL. `inside` is put before the command."""
     write_token(files.token)
     files.ready.unlink(missing_ok=True)
-    with private_file.append(files.log) as output:
+    with private_file.append_log(files.log) as output:
         child = start([*inside, *serve_command(files, host, port)], output=output, env=env or names.everything())
     try:
         return child, await_ready(child, files, READY_S)
@@ -170,6 +172,12 @@ class LocalCoordinator:
                 self._child.signal(number)
             self._thread.join(_END_S)
 
+    def listen_on(self, host: str) -> None:
+        """From now on, at the same port: it is started again if it listens elsewhere."""
+        if host != self._host and self._child is not None:
+            self._host = host
+            self._child.signal(signal.SIGTERM)
+
     def _keep(self) -> None:
         # In this thread, because the kernel ends a child with the thread that started it.
         try:
@@ -188,8 +196,11 @@ class LocalCoordinator:
         self._child.kill()
 
     def _start_again(self, port: int) -> None:
+        host = self._host
         try:
-            self._child, _ = start_coordinator(self._files, host=self._host, port=port)
+            self._child, _ = start_coordinator(self._files, host=host, port=port)
+            if host != self._host:  # which was changed meanwhile
+                self._child.signal(signal.SIGTERM)
         except (EverstepError, OSError) as error:  # OSError: a full or read-only disk, no process left
             self._say(f"the coordinator cannot be started, trying again: {error}")
             self._is_closing.wait(1.0)

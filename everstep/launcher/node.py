@@ -12,6 +12,7 @@ from pathlib import Path
 
 from everstep import env
 from everstep.errors import UsageError
+from everstep.launcher.node_saver import NodeSaver
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.wire import AttemptOrder, Fitness
 
@@ -40,6 +41,8 @@ class NodeSpec:
     signals: tuple[int, ...] = ENDING_SIGNALS  # ask the agent to end
     fitness: Fitness | None = None  # what its check found, if there was one
     hidden: tuple[str, ...] = field(default=(), repr=False)  # values of secrets, masked in what is shown and sent
+    node_saver: NodeSaver | None = None  # if the node has one for several jobs …
+    node_data: Path | None = None  # … and likewise, a socket for data that is loaded once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +82,12 @@ def common_environment(outer: Mapping[str, str], num_workers: int) -> dict[str, 
 
 
 def worker_environment(
-    node: NodeSpec, place: WorkerRanks, outer: Mapping[str, str], *, saver: Path | None = None
+    node: NodeSpec,
+    place: WorkerRanks,
+    outer: Mapping[str, str],
+    *,
+    saver: Path | None = None,
+    data: Path | None = None,
 ) -> dict[str, str]:
     """The agent's own environment, with what this worker must know on top."""
     ours = {
@@ -95,7 +103,12 @@ def worker_environment(
         ours[env.ADDRESS] = node.address
     if saver is not None:
         ours[env.SAVER] = str(saver)
-    not_theirs = (env.TOKEN, env.SAVER, env.REPORT_AS)  # the file says it; the saver of another agent; another's job
+    if data is not None:
+        ours[env.NODE_DATA] = str(data)
+    if node.node_saver is not None:
+        ours |= node.node_saver.variables
+    # The file says it; what other agents keep; another's job.
+    not_theirs = (env.TOKEN, env.SAVER, env.NODE_SAVER, env.SAVER_OWNER, env.NODE_DATA, env.REPORT_AS)
     inherited = {name: value for name, value in outer.items() if name not in not_theirs}
     return common_environment(inherited, node.num_workers) | _torchrun_names(node, place, outer) | ours
 

@@ -19,7 +19,7 @@ from everstep.storage import private_file
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
 LEFT = "left"  # interrupted, but other nodes hold the state and wait for the coordinator to come back
 NAME = "run.json"
-_OURS = ("pid_started_at", "is_host", "token_file")  # not shown
+_OURS = ("pid_started_at", "is_host", "token_file", "error")  # not shown
 
 log = logging.getLogger("everstep")
 
@@ -34,6 +34,7 @@ class RunRecord:
     pid_started_at: str = ""
     state: str = RUNNING
     reason: str = ""
+    error: str = ""  # of the worker that failed first: its last words, in one line
     exit_code: int | None = None
     num_steps: int = 0
     elapsed_s: float = 0.0

@@ -1,8 +1,8 @@
 """The agent's side of the saver: a socket that workers find it by, and its process, started for the first worker.
 
 A job that saves no checkpoints has no such process. It outlives us (checkpoint/saver/process.py): whatever happens to
-the agent, the states in memory are written. One that was killed is restarted for the next worker. Knows nothing of
-torch."""
+the agent, the states in memory are written. One that was killed is restarted for the next worker. A pool's agent has
+one for all trials of its node. Knows nothing of torch."""
 
 from __future__ import annotations
 
@@ -10,29 +10,44 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from everstep import env
-from everstep.checkpoint.saver.messages import KINDS, Said
+from everstep.checkpoint.saver.messages import KINDS, DropStates, Said
 from everstep.events import emit
 from everstep.ipc.event_loop import EventLoop
-from everstep.ipc.local_socket import listen, pair, receive_packet
+from everstep.ipc.local_socket import listen, pair, receive_packet, send_packet
 from everstep.process import program_command, reap_detached, start_detached
 from everstep.storage import private_file
 from everstep.waiting import SAID_AFTER_S
 
+if TYPE_CHECKING:
+    from everstep.launcher.spare_saver import SpareSaver
+
 WRITE_OUT_S = 600.0  # an agent waits this long for the last states to be written; its saver continues
-_MAX_STARTS = 8  # of its process; after that, workers write for themselves
+_MAX_STARTS = 8  # of its process, in a row; after that, workers write for themselves
+_STEADY_S = 60.0  # one that lasts this long begins a new row
 
 
 class SaverProcess:
     """Used from the agent's thread alone: `open`, then `close` when all workers are gone."""
 
-    def __init__(self, path: Path, loop: EventLoop, say: Callable[[str], None]) -> None:
-        self._path, self._loop, self._say = path, loop, say
+    def __init__(
+        self,
+        path: Path,
+        loop: EventLoop,
+        say: Callable[[str], None],
+        spare: SpareSaver | None = None,
+        *,
+        most_left_bytes: int | None = None,
+    ) -> None:
+        """`most_left_bytes`: bound on the memory of ended workers; None: it is kept until the end."""
+        self._path, self._loop, self._say, self._spare = path, loop, say, spare
+        self._arguments = [] if most_left_bytes is None else [str(most_left_bytes)]
         self._listener: socket.socket | None = None
         self._line: socket.socket | None = None  # to the process, if there is one
         self.pid = 0  # of its process; 0: there is none
-        self._num_starts = 0
+        self._num_starts, self._started_at = 0, 0.0
 
     @property
     def path(self) -> Path | None:
@@ -40,6 +55,7 @@ class SaverProcess:
         return self._path if self._listener is not None else None
 
     def open(self) -> None:
+        mark_of(self._path).unlink(missing_ok=True)
         try:
             self._listener = listen(self._path)
         except OSError as problem:
@@ -57,6 +73,14 @@ class SaverProcess:
             self._line.shutdown(socket.SHUT_WR)
             self._await_end(time.monotonic() + WRITE_OUT_S)
 
+    def release(self, owner: str) -> None:
+        """It is over, and so are its states in memory."""
+        if self._line is not None:
+            try:
+                send_packet(self._line, DropStates(owner=owner))
+            except OSError:  # it has ended, which its line reports
+                pass
+
     def _close_listener(self) -> None:
         assert self._listener is not None
         self._listener.close()
@@ -67,9 +91,12 @@ class SaverProcess:
         """A worker connects: the process will accept it."""
         assert self._listener is not None
         self._loop.forget(self._listener)
-        self._num_starts += 1
+        now = time.monotonic()
+        self._num_starts = 1 if now > self._started_at + _STEADY_S else self._num_starts + 1
+        self._started_at = now
         self._line, theirs = pair()
         try:
+            private_file.write(mark_of(self._path), b"")
             self.pid = self._start_process(theirs)
         except OSError as problem:  # a disk that became read-only, no process left: this node's workers continue
             self._line.close()
@@ -84,7 +111,9 @@ class SaverProcess:
         assert self._listener is not None
         with theirs, private_file.append(f"{self._path}.log") as output:
             files = [self._listener.fileno(), theirs.fileno()]
-            command = program_command("everstep.checkpoint.saver.process", *map(str, files))
+            if self._spare is not None and not self._spare.is_used:
+                return self._spare.start(env.everything(), output, files, self._arguments)
+            command = program_command("everstep.checkpoint.saver.process", *map(str, files), *self._arguments)
             return start_detached(command, env=env.everything(), output=output, descriptors=files)
 
     def _hear(self) -> None:
@@ -134,4 +163,10 @@ class SaverProcess:
         assert self._line is not None
         self._line.close()
         reap_detached(self.pid)
+        mark_of(self._path).unlink(missing_ok=True)
         self._line, self.pid = None, 0
+
+
+def mark_of(path: Path) -> Path:
+    """A file that is there while a saver's process runs."""
+    return Path(f"{path}.runs")

@@ -29,29 +29,54 @@ _MAX_NURSERIES = 4
 class Starter:
     """`open` it early, `attach` it to the agent's loop, `close` it when all is done."""
 
-    def __init__(self, env: Mapping[str, str], nursery: NurseryClient | None, *, keep_warm_s: float = 0.0) -> None:
-        self._env, self._keep_warm_s = dict(env), keep_warm_s
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        nursery: NurseryClient | None,
+        *,
+        keep_warm_s: float = 0.0,
+        keeps_control: bool = True,
+        kind: str = WORKERS,
+    ) -> None:
+        self._env, self._keep_warm_s, self._keeps_control = dict(env), keep_warm_s, keeps_control
+        self._kind = kind
         self._nursery = nursery
+        self._parent: NurseryClient | None = None
         self._num_nurseries = 1
         self._is_awaited = nursery is not None  # only the first one is waited for
         self._waiting: list[Callable[[], None]] = []
         self._loop: EventLoop | None = None
+        self.problem = ""  # why this node could not start the last worker
         self._say: Callable[[str], None] = lambda line: None
 
     @classmethod
     def open(
-        cls, command: Sequence[str], *, num_workers: int, outer: Mapping[str, str], keep_warm_s: float = 0.0
+        cls,
+        command: Sequence[str],
+        *,
+        num_workers: int,
+        outer: Mapping[str, str],
+        keep_warm_s: float = 0.0,
+        keeps_control: bool = True,
+        kind: str = WORKERS,
     ) -> Starter:
+        """`keeps_control`: what is kept warm is also a process for the next run's coordinator. `kind`: of nursery."""
         env = nursery_environment(outer, num_workers)
         if not _can_have_nursery(command, outer):
             return cls(env, None)
-        nursery = _warm_nursery(env, WORKERS, may_start=keep_warm_s > 0, idle_s=keep_warm_s)
-        return cls(env, nursery or NurseryClient.start(env), keep_warm_s=keep_warm_s)
+        nursery = _warm_nursery(env, kind, may_start=keep_warm_s > 0, idle_s=keep_warm_s)
+        nursery = nursery or NurseryClient.start(env, kind)
+        return cls(env, nursery, keep_warm_s=keep_warm_s, keeps_control=keeps_control, kind=kind)
 
     @property
     def nursery_pid(self) -> int | None:
         """Of the nursery that workers come from now."""
         return self._nursery.pid if self._nursery is not None and self._nursery.is_ready else None
+
+    @property
+    def is_bereft(self) -> bool:
+        """Whether the last worker died with the nursery that it was a fork of: not its own failure."""
+        return self._parent is not None and self._parent.is_lost
 
     def attach(self, loop: EventLoop, say: Callable[[str], None]) -> None:
         self._loop, self._say = loop, say
@@ -77,9 +102,12 @@ class Starter:
         """As `Child.start`."""
         if self._nursery is not None and self._nursery.is_ready and python_program(command) is not None:
             try:
-                return self._nursery.start_worker(command, env=env, output=output, errors=errors)
+                child = self._nursery.start_worker(command, env=env, output=output, errors=errors)
+                self._parent = self._nursery
+                return child
             except NurseryGone as reason:
                 self._say(f"a worker is started without the nursery: {reason}")
+        self._parent = None
         return Child.start(command, env=env, output=output, errors=errors)
 
     def start_service(self, command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None) -> Child:
@@ -153,7 +181,7 @@ class Starter:
 
     def _keep_control(self) -> None:
         """Have a nursery for the next run's coordinator. Only now: while a job starts, it needs the cores itself."""
-        if self._keep_warm_s > 0:
+        if self._keep_warm_s > 0 and self._keeps_control:
             env = plain_environment(names.everything())
             nursery = _warm_nursery(env, CONTROL, may_start=True, idle_s=self._keep_warm_s)
             if nursery is not None:
@@ -162,7 +190,7 @@ class Starter:
     def _make_another(self) -> None:
         if self._loop is not None and self._num_nurseries < _MAX_NURSERIES:
             self._num_nurseries += 1
-            self._nursery = NurseryClient.start(self._env)
+            self._nursery = NurseryClient.start(self._env, self._kind)
             self._loop.watch(self._nursery, self._hear)
 
 

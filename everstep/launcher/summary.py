@@ -4,11 +4,15 @@ Pure: facts in, text out."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everstep.launcher.decisions import Verdict
 
+_MOST_CHARS = 500  # of a line
+_RANK = re.compile(r"^\[rank\d+\]: ?")  # torch's, before each line of a traceback
+_FRAME = '  File "'  # of a traceback
 _NUM_STDOUT_LINES = 5  # beside stderr, which says more
 
 
@@ -45,6 +49,25 @@ def failure_report(verdict: Verdict, words: LastWords | None) -> list[str]:
         if words is not None:
             lines += _told(words)
     return [*lines, verdict.reason if verdict.was_interrupted else f"the job failed: {verdict.reason}"]
+
+
+def last_line(verdict: Verdict, words: LastWords | None) -> str:
+    """Of a failure, in one line: who failed first, and its exception, or else the last that it said."""
+    if verdict.is_good or verdict.was_interrupted or verdict.first_failure is None:
+        return ""
+    first = verdict.first_failure
+    is_told = words is not None and not first.exit.signal  # a signal comes after any words
+    said = _exception(words.stderr) if words is not None and is_told else ""
+    what = words.error if words is not None and words.error else said or str(first)
+    return f"{first.worker}: {what}"[:_MOST_CHARS]
+
+
+def _exception(stderr: Sequence[str]) -> str:
+    """The line after the last frame of a traceback, since an exception's text may have more lines; else the last."""
+    lines = [_RANK.sub("", line) for line in stderr if line.strip()]
+    last_frame = max((number for number, line in enumerate(lines) if line.startswith(_FRAME)), default=len(lines))
+    found = next((line for line in lines[last_frame:] if not line.startswith(" ")), lines[-1] if lines else "")
+    return found.strip()
 
 
 def _told(words: LastWords) -> list[str]:

@@ -31,7 +31,8 @@ from everstep.nursery.messages import (
 )
 from everstep.process import Child, ending_code, program_command
 
-WORKERS, CONTROL = "workers", "control"  # what a nursery's forks will be, and so what it has imported
+# What a nursery's forks will be: what it has imported.
+WORKERS, TRIALS, CONTROL, NODES = "workers", "trials", "control", "nodes"
 _ANSWER_S = 5.0  # a fork takes milliseconds; the machine may be busy
 _END_S = 2.0  # for a nursery whose agent goes to kill its workers
 
@@ -58,16 +59,17 @@ class NurseryClient:
         self._codes: dict[int, int] = {}
         self._num_gpus: int | None = None
         self.is_gone = False
+        self.is_lost = False  # it went before we closed it, and all its forks with it
         self.pid = 0
         self.problem = ""  # why it will never be of use
 
     @classmethod
-    def start(cls, env: Mapping[str, str]) -> NurseryClient:
+    def start(cls, env: Mapping[str, str], kind: str = WORKERS) -> NurseryClient:
         """One of our own, which ends with us. It is not ready yet: it says so."""
         ours, theirs = pair()
         output = tempfile.TemporaryFile()  # noqa: SIM115  closed with the nursery
         with theirs:
-            command = nursery_command(theirs.fileno(), WORKERS)
+            command = nursery_command(theirs.fileno(), kind)
             process = Child.start(command, env=env, output=output, descriptors=[theirs.fileno()])
         return cls(ours, process=process, output=output)
 
@@ -179,7 +181,7 @@ class NurseryClient:
         try:
             received = receive_packet(self._line, KINDS, timeout_s)
         except EOFError:
-            self.is_gone = True
+            self.is_gone = self.is_lost = True
             return False
         if received is not None:
             self._note(*received)

@@ -1,9 +1,10 @@
-"""A fork ends as python ends, but does not free what it has from the nursery: most of torch, which it shares with
-others. That takes longer than everything else that an end does, and copies a hundred megabytes to free them.
+"""A fork of the nursery ends as python ends, but does not take apart the interpreter and what came with the fork: most
+of torch, which it shares with others. That takes longer than everything else that an end does, and copies a hundred
+megabytes to free them.
 
-Threads, exit handlers, the script's own objects, buffers and exit code are treated as ever. An unhandled interrupt
-ends it by the signal itself, after all else, so that a shell sees it too: Python does this for its own top level, which
-a fork's program is not, and in some releases not even for all of that."""
+Threads, exit handlers, the script's own objects, buffers and exit code are treated as ever; while a daemon thread
+still runs, nothing is taken apart under it. An unhandled interrupt ends it by the signal itself, after all else, so
+that a shell sees it too."""
 
 from __future__ import annotations
 
@@ -12,68 +13,30 @@ import contextlib
 import ctypes
 import gc
 import io
-import itertools
 import os
 import signal
 import sys
-from collections import deque
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 _BUFFERED = (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
+_UNFLUSHED = 120  # as python says it
 
-_names: list[str] = []
-_kept: list[object] = []
+_shared: set[str] = set()  # names of modules that came with the fork
 _is_interrupted = False
 
 
-def prepare() -> None:
-    """Before anything is imported: exit handlers that come later are called earlier, and may need all modules."""
-    atexit.register(hide_leaks)
-    atexit.register(_end_by_signal)
-    # One call without a line of Python in it: no other thread gets a turn to import a module that was just removed.
-    atexit.register(deque, map(sys.modules.pop, _names, itertools.repeat(None)), 0)
-    atexit.register(_flush_files)
-
-
-def note_interrupt() -> None:
-    global _is_interrupted
-    _is_interrupted = True
-
-
-def _end_by_signal() -> None:
-    if _is_interrupted:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-def spare_modules() -> None:
-    """All that is imported by now, the standard library aside, stays as it is to the end of every fork."""
-    for name, module in sys.modules.items():
-        if name != "__main__" and name.partition(".")[0] not in sys.stdlib_module_names:
-            _names.append(name)
-            _kept.append(module)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # so that it is never freed
-
-
-def hide_leaks() -> None:
-    """nanobind, which binds triton, reports everything that is not freed at the end, in dozens of lines on C's own
-    stderr: they would stand after, and hide, the error that ended a script. Here it is intended."""
-    if not any(name.partition(".")[0] == "triton" for name in _names):
-        return
-    libc = ctypes.CDLL(None)
-    libc.fopen.restype = ctypes.c_void_p
-    with contextlib.suppress(ValueError):  # without glibc
-        stderr = ctypes.c_void_p.in_dll(libc, "stderr")
-        stderr.value = libc.fopen(b"/dev/null", b"w") or stderr.value
-
-
-def _flush_files() -> None:
-    """Also those that a module holds which will not be taken apart."""
-    for each in gc.get_objects():
-        if issubclass(type(each), _BUFFERED) and not each.closed:
-            with contextlib.suppress(Exception):
-                each.flush()
+def spare_what_is_here() -> None:
+    """All that is imported by now stays as it is to the end of every fork; so do its finalizers: torch has hundreds,
+    and what the nursery has opened, it closes itself."""
+    _shared.update(sys.modules)
+    _shared.discard("__main__")
+    for each in list(getattr(weakref.finalize, "_registry", ())):
+        each.atexit = False
 
 
 def spare_libraries() -> None:
@@ -82,3 +45,86 @@ def spare_libraries() -> None:
     if hasattr(libc, "on_exit") and hasattr(libc, "__cxa_atexit"):  # glibc; the last registered is called first
         libc.on_exit(libc._exit, None)  # with the exit code
         libc.__cxa_atexit(libc.fflush, None, None)  # all of C's own buffers
+
+
+def note_interrupt() -> None:
+    global _is_interrupted
+    _is_interrupted = True
+
+
+def end_with(asked: SystemExit | None) -> None:
+    """End this process. Never returns."""
+    code = _code_of(asked)
+    del asked
+    _try(threading._shutdown)  # type: ignore[attr-defined]  # waits for threads, as every end of python does
+    _try(atexit._run_exitfuncs)
+    is_flushed = _flush_streams()
+    if threading.active_count() == 1:
+        _try(_take_apart)
+    _flush_files()
+    is_flushed = _flush_streams() and is_flushed
+    if _is_interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    # By a door that keeps the lock of the interpreter: no other thread runs from here on.
+    ctypes.PyDLL(None).exit(code if is_flushed else _UNFLUSHED)
+
+
+def _code_of(asked: SystemExit | None) -> int:
+    told: Any = None if asked is None else asked.code
+    if told is None:
+        return 0
+    if isinstance(told, int):
+        return told & 0xFF
+    _flush_streams()
+    print(told, file=sys.stderr)
+    return 1
+
+
+def _try(act: Callable[[], object]) -> bool:
+    try:
+        act()
+        return True
+    except BaseException as error:  # no one is left to handle it
+        print(f"Exception ignored in: {act!r}", file=sys.stderr)
+        traceback.print_exception(error)
+        return False
+
+
+def _flush_streams() -> bool:
+    streams = [each for each in (sys.stdout, sys.stderr) if each is not None and not each.closed]
+    return sum(not _try(each.flush) for each in streams) == 0
+
+
+def _take_apart() -> None:
+    """The script's own modules, the last one first, after those that nothing else holds."""
+    sys.last_type = sys.last_value = sys.last_traceback = None
+    if hasattr(sys, "last_exc"):
+        sys.last_exc = None
+    own = [weakref.ref(sys.modules.pop(name)) for name in list(sys.modules) if _is_own(name)]
+    gc.collect()
+    for each in reversed(own):
+        if (module := each()) is not None:
+            _clear(module)
+
+
+def _is_own(name: str) -> bool:
+    # By its type: some bindings put objects there that pretend to be modules.
+    return name not in _shared and issubclass(type(sys.modules[name]), ModuleType)
+
+
+def _clear(module: ModuleType) -> None:
+    """As python does: names with one underscore first."""
+    names = vars(module)
+    for is_private in (True, False):
+        for name in list(names):
+            if name != "__builtins__" and (name[:1] == "_" != name[1:2]) == is_private:
+                names[name] = None
+
+
+def _flush_files() -> None:
+    """Also those that a module holds which is not taken apart."""
+    for each in gc.get_objects():
+        if issubclass(type(each), _BUFFERED) and not each.closed:
+            with contextlib.suppress(Exception):
+                each.flush()

@@ -2,7 +2,8 @@
 
     python -u -c 'from everstep.nursery.main import main; main()' DESCRIPTOR KIND [PATH]
 
-KIND is what its forks will be: "workers", or "control" for the coordinator, which needs no torch.
+KIND is what its forks will be: "workers", or "trials", which have more imported; or, without torch, "control" for the
+coordinator and "nodes" for the agents of a pool's trials.
 DESCRIPTOR is either the one connection to an agent, with which the nursery ends, or with PATH a listening socket: then
 agents come and go, and the nursery ends when it has been idle for as long as the last of them asked."""
 
@@ -19,7 +20,6 @@ from everstep.nursery.programs import read_early
 
 
 def main() -> None:
-    exit.prepare()
     gc.disable()  # nothing that an import makes is garbage
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)
@@ -29,9 +29,14 @@ def main() -> None:
 
     environment = read_early(env.everything())
     problem = preload(sys.argv[2])
-    exit.spare_modules()
+    exit.spare_what_is_here()
     gc.freeze()  # or the garbage collector of every fork would write to, and so copy, every page
     forked = NurseryServer(line, path="".join(sys.argv[3:]), problem=problem).serve()
     if forked is None:
         os._exit(0)
-    become(forked, environment=environment)
+    asked = None
+    try:
+        become(forked, environment=environment)
+    except SystemExit as error:
+        asked = error.with_traceback(None)
+    exit.end_with(asked)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from everstep import env
-from everstep.nursery.client import CONTROL
+from everstep.nursery.client import CONTROL, NODES, TRIALS
+from everstep.nursery.warm import package_stamps
 from everstep.waiting import wait_until
 
 T = TypeVar("T")
@@ -36,6 +37,18 @@ _FOR_WORKERS = (
     "runpy",
     "multiprocessing.popen_fork",
 )
+# Trials are short and many: also what only some scripts need. TensorBoard imports for seconds.
+_FOR_TRIALS = (
+    "everstep.pytorch",
+    "everstep.controller",
+    "everstep.checkpoint.saver.client",
+    "everstep.data.once_per_node",
+    "everstep.storage.local",
+    "everstep.wire.page",
+    "torch.utils.tensorboard",
+    "encodings.cp437",
+    "encodings.idna",
+)
 _FOR_CONTROL = (
     "everstep.cli.main",
     "everstep.cli.serve",
@@ -45,6 +58,16 @@ _FOR_CONTROL = (
     "uvicorn.protocols.http.auto",
     "runpy",
 )
+_FOR_NODES = (
+    "everstep.cli.main",
+    "everstep.cli.pool",
+    "everstep.pool.trial_node",
+    "everstep.wire.pool",
+    "everstep.jobs.run",
+    "everstep.storage.local",
+    "encodings.idna",
+    "runpy",
+)
 _REHEARSAL_S = 30.0
 _ENDING_S = 1.0  # for threads that end with a fork
 
@@ -52,11 +75,14 @@ _ENDING_S = 1.0  # for threads that end with a fork
 def preload(kind: str) -> str:
     """Import; why this process must not be forked, "" if it may."""
     before = _open_descriptors()
-    if kind == CONTROL:
-        _import(_FOR_CONTROL)
+    if kind in (CONTROL, NODES):
+        _import(_FOR_CONTROL if kind == CONTROL else _FOR_NODES)
+        if kind == NODES:
+            package_stamps()  # each of its forks looks for a nursery
     else:
         _import(_FOR_WORKERS)
         _import(_learn())
+        _import(_FOR_TRIALS if kind == TRIALS else ())
     _close(_open_descriptors() - before)
     return _problem()
 

@@ -13,6 +13,7 @@ import socket
 import stat
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import everstep
@@ -84,7 +85,7 @@ def _digest(environment: Mapping[str, str], kind: str) -> str:
         read_early(environment),
         os.getcwd() if _has_relative(environment.get("PYTHONPATH", "")) else "",
         [_stamp(Path(entry)) for entry in sys.path[1:]],  # a package that comes or goes changes its folder
-        sorted(_stamp(file) for file in Path(everstep.__file__).parent.rglob("*.py")),
+        package_stamps(),
         sorted((kind, os.readlink(f"/proc/self/ns/{kind}")) for kind in os.listdir("/proc/self/ns")),
         Path("/proc/self/cgroup").read_text(),
         [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(_STATUS)],
@@ -92,6 +93,12 @@ def _digest(environment: Mapping[str, str], kind: str) -> str:
         os.getpriority(os.PRIO_PROCESS, 0),
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@cache
+def package_stamps() -> list[tuple[str, int, int]]:
+    """Of this package's files, as this process, or the one that it is a fork of, found them first: what it runs."""
+    return sorted(_stamp(file) for file in Path(everstep.__file__).parent.rglob("*.py"))
 
 
 def _has_relative(path: str) -> bool:

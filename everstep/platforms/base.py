@@ -10,14 +10,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from everstep.errors import UsageError
-from everstep.job_file.platform_options import check_platform
-from everstep.job_file.schema import Job
-from everstep.job_file.secret import Secret
-from everstep.storage.code_archive import Code
-from everstep.storage.shared_folder import SharedFolder
+
+if TYPE_CHECKING:  # who only reports a status reads no job file
+    from everstep.job_file.schema import Job
+    from everstep.job_file.secret import Secret
+    from everstep.storage.code_archive import Code
+    from everstep.storage.shared_folder import SharedFolder
 
 State = Literal["pending", "running", "suspended", "succeeded", "failed", "canceled", "unknown"]
 OVER: tuple[State, ...] = ("succeeded", "failed", "canceled")
@@ -148,6 +149,8 @@ class Platform(Protocol):
 
 
 def platform_of(name: str) -> Platform:
+    from everstep.job_file.platform_options import check_platform
+
     check_platform(name)
     module, kind = _CLASSES[name]
     return cast(Platform, getattr(import_module(module), kind)())

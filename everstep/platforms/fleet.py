@@ -12,7 +12,7 @@ from everstep.errors import PermanentError
 
 SHORT_LIFE_S = 60.0  # a node that fails sooner was never useful
 MAX_SHORT_LIVES = 4  # in a row: then the nodes are not to blame
-_BACK_OFF_S = (0.0, 1.0, 5.0, 15.0)  # before the next one, by the number of short lives in a row
+BACK_OFF_S = (0.0, 1.0, 5.0, 15.0)  # before the next one, by the number of short lives in a row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +22,7 @@ class FleetNode:
     is_over: bool = False
     is_leaving: bool = False  # it was asked to
     is_lost: bool = False  # preempted, evicted, or its machine is gone
+    is_dead: bool = False  # it is over, and none of its processes is left, as the platform has seen
     started_at: float = 0.0
     ended_at: float = 0.0
     reason: str = ""  # of its end
@@ -93,14 +94,14 @@ def decide_fleet(nodes: Sequence[FleetNode], wanted: int, *, now: float) -> Flee
         )
     if len(present) == wanted:
         return FleetOrders(reason=f"{wanted} node{'s' * (wanted != 1)}, as wanted")
-    useless = _useless_in_a_row(nodes)
+    useless = useless_in_a_row(nodes)
     if len(useless) >= MAX_SHORT_LIVES:
         last = useless[-1]
         return FleetOrders(
             reason="more nodes would not help",
             failure=f"{len(useless)} nodes ended within {SHORT_LIFE_S:.0f} s of their start; the last: {last.reason}",
         )
-    pause_s = _BACK_OFF_S[len(useless)]
+    pause_s = BACK_OFF_S[len(useless)]
     if useless and now < useless[-1].ended_at + pause_s:
         return FleetOrders(reason=f"{len(present)} of {wanted} nodes; the next one after a pause of {pause_s:.0f} s")
     first = max((each.number for each in nodes), default=-1) + 1
@@ -108,7 +109,7 @@ def decide_fleet(nodes: Sequence[FleetNode], wanted: int, *, now: float) -> Flee
     return FleetOrders(reason=f"{len(present)} of {wanted} nodes", add=tuple(missing))
 
 
-def _useless_in_a_row(nodes: Sequence[FleetNode]) -> list[FleetNode]:
+def useless_in_a_row(nodes: Sequence[FleetNode]) -> list[FleetNode]:
     """The latest nodes that ended without use; a useful node starts a new count."""
     row: list[FleetNode] = []
     for each in sorted((each for each in nodes if each.is_over), key=lambda each: each.ended_at):

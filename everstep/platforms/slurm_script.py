@@ -123,6 +123,15 @@ if is_over; then end_nodes --state=PENDING; exit "$code"; fi
 come_back
 """
 
+_POOL_NODE = """
+ends_at=$(squeue -h -j "$SLURM_JOB_ID" -o %e)
+ends_at=$(date -d "${ends_at:-unknown}" +%s 2> /dev/null)
+until=()
+[ -z "$ends_at" ] || until=(--until $((ends_at - @GRACE@)))  # also if the time limit is the partition's
+@SETUP@
+exec @WORDS@ "${until[@]}"
+"""
+
 
 def single_script(job: Job, ticket: Ticket, options: Slurm) -> str:
     nodes = str(job.nodes.min) if job.nodes.min == job.nodes.max else f"{job.nodes.min}-{job.nodes.max}"
@@ -145,6 +154,23 @@ def coordinator_script(job: Job, ticket: Ticket, options: Slurm) -> str:
     lines = [f"--job-name={coordinator_name(ticket.id)}", "--nodes=1", "--ntasks=1", *_resources(resources, options)]
     its = options.model_copy(update={"partition": partition, "constraint": "", "raw": ()})
     return _script(job, ticket, its, lines, JOB_LOG, _ALONE, name="coordinator")
+
+
+def pool_node_script(job: Job, ticket: Ticket, words: Sequence[str]) -> str:
+    """One node of a pool. The agent leaves by itself before the end, and what preempts it need not requeue it: the
+    pool's coordinator makes another one."""
+    options = (job.platform.slurm or Slurm()).model_copy(update={"requeue": False})
+    lines = [f"--job-name={ticket.id}", "--nodes=1", "--ntasks=1", *_resources(job.resources, options)]
+    common = [line for line in _common(job, ticket, options, "node.log") if not line.startswith("--signal=")]
+    directives = [f"#SBATCH {line}" for line in [*lines, *_gpus(job.resources), *common]]
+    exported = [f"export {name}={shlex.quote(value)}" for name, value in job.env.items()]
+    program = (
+        _POOL_NODE.strip()
+        .replace("@GRACE@", str(ceil(job.checkpoint.grace)))
+        .replace("@SETUP@\n", "".join(f"{line}\n" for line in job.setup))
+        .replace("@WORDS@", shlex.join(words))
+    )
+    return "\n".join(["#!/bin/bash", *directives, "umask 077", *exported, program]) + "\n"
 
 
 def coordinator_name(job_id: str) -> str:

@@ -48,6 +48,7 @@ _SECRETS = (
 )  # fmt: skip
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _SHOWN = 5
+_UNPACKED = "code-"  # how the names of folders with unpacked code begin
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,10 +88,13 @@ def pack(
     *,
     ignore_file: str = IGNORE_FILE,
     private: Collection[Path] = (),
+    includes: Collection[Path] = (),
     max_bytes: int = MAX_BYTES,
     skips_outside_links: bool = False,
 ) -> Code:
-    """Files in `private` hold secrets and stay here. A link out of the folder is an error, unless it is skipped."""
+    """Files in `private` hold secrets and stay here. A link out of the folder is an error, unless it is skipped.
+    In a trial's working folder, whose files are links to those of its code, the code's files are packed.
+    `includes`: other files and folders, each under its own name beside the code."""
     if not folder.is_dir():
         raise UsageError(
             f"not a folder: {folder}", hint="give the folder that holds the training code", code="code-folder-missing"
@@ -98,15 +102,17 @@ def pack(
     kept = {path.resolve() for path in private}
     found = find_code(folder, ignore_file=ignore_file)
     taken = [name for name in found.taken if (folder / name).resolve() not in kept]
+    sources = [(folder, name) for name in taken] + _included(includes, set(taken), ignore_file)
+    sources = [(_origin(base, name), name) for base, name in sources]
     if skips_outside_links:
-        taken = [name for name in taken if not (folder / name).is_symlink() or _stays_inside(folder, folder / name)]
+        sources = [(base, name) for base, name in sources if _stays_inside(base, base / name)]
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=6) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for path in (folder / name for name in taken):
-            info = _info(tar, folder, path)
+        for base, path in ((base, base / name) for base, name in sources):
+            info = _info(tar, base, path)
             if tar.offset + info.size > max_bytes:
                 raise UsageError(
                     f"the code in {folder} is larger than {max_bytes >> 20} MiB, counted up to {info.name}",
@@ -119,7 +125,25 @@ def pack(
             else:
                 tar.addfile(info)
     data = buffer.getvalue()
-    return Code(sha256=hashlib.sha256(data).hexdigest(), data=data, files=replace(found, taken=tuple(taken)))
+    names = tuple(name for _, name in sources)
+    return Code(sha256=hashlib.sha256(data).hexdigest(), data=data, files=replace(found, taken=names))
+
+
+def _included(includes: Collection[Path], taken: set[str], ignore_file: str) -> list[tuple[Path, str]]:
+    """(folder, name in it) of what is packed beside the code."""
+    sources: list[tuple[Path, str]] = []
+    for path in (each.absolute() for each in includes):
+        if not path.exists():
+            raise UsageError(f"--include {path}: no such file or folder", hint="give its path", code="include-missing")
+        below = find_code(path, ignore_file=ignore_file).taken if path.is_dir() else ()
+        sources += [(path.parent, f"{path.name}/{name}") for name in below] or [(path.parent, path.name)]
+    tops = [name for _, name in sources]
+    for name in tops:
+        if name in taken or tops.count(name) > 1:
+            raise UsageError(
+                f"--include {name}: the code has a file of that name", hint="rename one of them", code="include-twice"
+            )
+    return sources
 
 
 def read_from(folder: str, sha256: str) -> bytes:
@@ -134,9 +158,14 @@ def read_from(folder: str, sha256: str) -> bytes:
     return data
 
 
+def folder_name(sha256: str) -> str:
+    """Of the unpacked code."""
+    return f"{_UNPACKED}{sha256[:16]}"
+
+
 def unpacked(sha256: str, into: Path) -> Path | None:
     """The folder that it was unpacked to before, if it was."""
-    folder = into / f"code-{sha256[:16]}"
+    folder = into / folder_name(sha256)
     return folder if folder.is_dir() else None
 
 
@@ -145,7 +174,7 @@ def unpack(data: bytes, sha256: str, into: Path) -> Path:
     if (there := unpacked(sha256, into)) is not None:
         return there
     _check_sum(data, sha256)
-    target = into / f"code-{sha256[:16]}"
+    target = into / folder_name(sha256)
     aside = Path(tempfile.mkdtemp(prefix=".code-", dir=private_file.make_folder(into)))
     try:
         _extract(data, aside, MAX_BYTES)
@@ -156,6 +185,39 @@ def unpack(data: bytes, sha256: str, into: Path) -> Path:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
+
+
+def keep_beside(data: bytes, folder: Path) -> None:
+    """The tarball of unpacked code, for `archive_of`."""
+    private_file.write(_beside(folder), data)
+
+
+def archive_of(folder: Path) -> Code | None:
+    """What the folder was unpacked from, if that was kept. The folder's name says which tarball it is of."""
+    try:
+        data = _beside(folder).read_bytes()
+    except OSError:
+        return None
+    sha256 = hashlib.sha256(data).hexdigest()
+    if folder.name != folder_name(sha256):
+        return None
+    names = sorted(
+        (Path(path) / name).relative_to(folder).as_posix()
+        for path, _, files in os.walk(folder)
+        for name in files
+        if os.path.basename(path) != "__pycache__"
+    )
+    return Code(sha256=sha256, data=data, files=CodeFiles(taken=tuple(names)))
+
+
+def remove(folder: Path) -> None:
+    """Unpacked code, and what was kept beside it."""
+    _beside(folder).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.tar.gz")
 
 
 def extract(data: bytes, sha256: str, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
@@ -245,8 +307,19 @@ def _link_target(folder: Path, link: Path) -> str:
     return os.path.relpath((link.parent / given).resolve(), link.parent.resolve()) if os.path.isabs(given) else given
 
 
+def _origin(folder: Path, name: str) -> Path:
+    """The folder from which the file is packed: of a link to the same name in unpacked code, that code."""
+    link, depth = folder / name, len(PurePosixPath(name).parts)
+    if not link.is_symlink() or not os.path.isabs(target := os.readlink(link)):
+        return folder
+    parents = Path(target).parents
+    is_same = len(parents) >= depth and os.path.relpath(target, parents[depth - 1]) == name
+    is_code = any(_beside(each).is_file() for each in parents if each.name.startswith(_UNPACKED))
+    return parents[depth - 1] if is_same and is_code else folder
+
+
 def _stays_inside(folder: Path, link: Path) -> bool:
-    return (link.parent / os.readlink(link)).resolve().is_relative_to(folder.resolve())
+    return not link.is_symlink() or (link.parent / os.readlink(link)).resolve().is_relative_to(folder.resolve())
 
 
 # --- which files are code --------------------------------------------------------------------------

@@ -9,10 +9,12 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+MOST_LOG_BYTES = 10_000_000
 _PRIVATE = 0o600
 
 
@@ -22,6 +24,15 @@ def make_folder(folder: Path) -> Path:
         make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def put_in_place(aside: Path, folder: Path) -> None:
+    """Rename a folder to its final name; another one with this name is replaced."""
+    former = aside.with_name(f"{aside.name}-former")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(folder, former)
+    os.rename(aside, folder)
+    shutil.rmtree(former, ignore_errors=True)
 
 
 def write(path: Path, data: bytes) -> None:
@@ -65,6 +76,14 @@ def descriptor(path: str | os.PathLike[str], flags: int) -> int:
 def append(path: str | os.PathLike[str]) -> IO[bytes]:
     """A log. Several processes may write to it: each write goes to the end."""
     return open(descriptor(path, os.O_WRONLY | os.O_APPEND), "ab")
+
+
+def append_log(path: Path) -> IO[bytes]:
+    """A log. If it has grown too large, a new one is begun, and the old one kept beside it."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > MOST_LOG_BYTES:
+            os.replace(path, path.with_name(f"{path.name}.old"))
+    return append(path)
 
 
 @contextlib.contextmanager

@@ -53,13 +53,8 @@ class RemoteStorage:
         options: dict[str, Any] = {} if scheme == "memory" else {"skip_instance_cache": True}
         try:
             self._files, root = fsspec.core.url_to_fs(self.uri, use_listings_cache=False, **options)
-        except (ImportError, ValueError) as error:
-            package = _PACKAGES.get(scheme)
-            raise UsageError(
-                f"{scheme}:// cannot be opened: {error}",
-                hint=f"pip install '{package}'" if package else "see fsspec's list of known schemes",
-                code="storage-driver-missing",
-            ) from error
+        except Exception as error:  # drivers have their own exceptions, without a common base
+            raise _not_opened(scheme, error) from error
         self._root = root.rstrip("/")
 
     def put(self, name: str, data: memoryview | bytes) -> None:
@@ -170,6 +165,18 @@ class RemoteStorage:
                 ) from error
 
         return patiently(once, self._retry_s, gave_up=StorageUnreachable, hint="is the storage up and reachable?")
+
+
+def _not_opened(scheme: str, error: Exception) -> UsageError:
+    if isinstance(error, ImportError | ValueError):
+        package = _PACKAGES.get(scheme)
+        hint = f"pip install '{package}'" if package else "see fsspec's list of known schemes"
+        return UsageError(f"{scheme}:// cannot be opened: {error}", hint=hint, code="storage-driver-missing")
+    return UsageError(
+        f"{scheme}:// cannot be opened: {type(error).__name__}: {error}",
+        hint="check the URI, and the driver's settings and credentials on this machine",
+        code="storage-not-opened",
+    )
 
 
 def _discard(file: Any) -> None:

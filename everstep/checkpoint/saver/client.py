@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from everstep.checkpoint.saver.held_states import HeldFile
 from everstep.checkpoint.saver.messages import (
     KINDS,
     AskHeld,
@@ -60,23 +61,24 @@ class SaverConnection:
         """Also in a fork of the process that made the connection."""
         return self._is_gone or os.getpid() != self._pid
 
-    def open_buffers(self, uri: str, place: str) -> tuple[list[int], list[int]]:
+    def open_buffers(self, uri: str, place: str, owner: str) -> tuple[list[int], list[int]]:
         """The files of the buffers, and which of them are still being written."""
         with self._asking:
-            self._send(OpenBuffers(uri=uri, place=place))
+            self._send(OpenBuffers(uri=uri, place=place, owner=owner))
             message, files = self._next_answer()
         assert isinstance(message, BuffersOpened)
         return files, message.busy
 
-    def held(self, uri: str, *, is_patient: bool = False) -> list[int]:
+    def held(self, uri: str, *, is_patient: bool = False) -> list[HeldFile]:
         """Files of all buffers with a whole state of this storage; the caller closes them."""
-        found: list[int] = []
+        found: list[HeldFile] = []
         with self._asking:
             self._send(AskHeld(uri=uri, is_patient=is_patient))
             while True:
                 message, files = self._next_answer(None if is_patient else ANSWER_S)
-                found += files
-                if isinstance(message, Held) and message.is_last:
+                assert isinstance(message, Held)
+                found += [HeldFile(descriptor=file, is_written=message.is_written) for file in files]
+                if message.is_last:
                     return found
 
     def write(self, index: int, sequence: int, tell: Tell) -> None:

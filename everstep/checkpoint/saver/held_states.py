@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from everstep.checkpoint import state_block
 from everstep.checkpoint.image import STATE_FILE, Description, unpack
@@ -22,19 +22,29 @@ _Share = tuple[Description, state_block.WholeState, memoryview]
 _File = tuple[int, int, int]  # descriptor, offset, bytes
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldFile:
+    """A buffer with a whole state."""
+
+    descriptor: int
+    is_written: bool  # to storage
+
+
 class HeldStates:
     """Storage's reading calls, over the buffers of a node. It closes the files that it gets."""
 
-    def __init__(self, uri: str, files: Sequence[int]) -> None:
+    def __init__(self, uri: str, files: Sequence[HeldFile]) -> None:
         self.uri = f"the memory of this node, for {uri}"
-        self._descriptors = list(files)
+        self._descriptors = [file.descriptor for file in files]
+        self._written: set[tuple[CheckpointKey, str]] = set()
         self._shares: dict[tuple[CheckpointKey, str], dict[int, _Share]] = {}
         self._files: dict[str, _File] = {}
         for file in files:
             self._add(file)
 
     def find(self, stored: Sequence[Found] = ()) -> list[Found]:
-        """Whole states that are on storage too, or newer than all on storage: others were deleted."""
+        """Whole states that are on storage too, or were not written yet and are newer than all on storage: others were
+        deleted."""
         known = {each.key: each.manifest for each in stored if each.manifest is not None}
         newest = max((each.key for each in stored if each.is_whole), default=None)
         found = []
@@ -43,7 +53,7 @@ class HeldStates:
             is_whole = len(shares) == next(iter(shares.values()))[0].share.size
             if is_whole and twin is not None and twin.save == save:
                 found.append(Found(key=key, manifest=twin))
-            elif is_whole and twin is None and (newest is None or key > newest):
+            elif is_whole and twin is None and (key, save) not in self._written and (newest is None or key > newest):
                 found.append(Found(key=key, manifest=self._manifest(shares)))
         return found
 
@@ -75,7 +85,8 @@ class HeldStates:
         while self._descriptors:
             os.close(self._descriptors.pop())
 
-    def _add(self, file: int) -> None:
+    def _add(self, held: HeldFile) -> None:
+        file = held.descriptor
         size = os.fstat(file).st_size
         if not size:
             return
@@ -88,6 +99,8 @@ class HeldStates:
             return
         key, save = what.manifest.key, what.manifest.save
         self._shares.setdefault((key, save), {})[what.share.rank] = (what, state, view)
+        if held.is_written:
+            self._written.add((key, save))
         for each in what.files:
             self._files[f"{key.folder}/{save}/{each.name}"] = (file, state.image_offset + each.offset, each.size_bytes)
 

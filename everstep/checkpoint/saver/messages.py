@@ -1,4 +1,4 @@
-"""Messages between a worker and its node's saver (ipc/local_socket.py)."""
+"""Messages between a saver and the workers and agents of its node (ipc/local_socket.py)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, get_args
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenBuffers:
-    """From a worker: give me memory for the states of this storage. `place` is its place on the node, the same after a
-    restart: so it finds the memory of its predecessor."""
+    """From a worker, first of all: give me memory for the states of this storage. `place` is its place on the node, the
+    same after a restart: so it finds the memory of its predecessor. `owner`: of the states, such as a trial; the saver
+    of several gives none the states of another."""
 
     uri: str
     place: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +60,7 @@ class Held:
     """One whole state, with its file. The last message of an answer has no file."""
 
     is_last: bool = False
+    is_written: bool = False  # to storage, where someone may have deleted it since
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,11 +72,44 @@ class Forget:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AskWritten:
+    """From the agent of workers that have ended: tell me when all that they left of this owner is on storage."""
+
+    owner: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AllWritten:
+    """The answer; or, with a problem, something could not be written."""
+
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DropStates:
+    """From the saver's agent: this owner is over, its written states are not needed any more."""
+
+    owner: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Said:
-    """From the saver to its agent: a line for people."""
+    """From the saver to an agent: a line for people."""
 
     text: str
 
 
-Message = OpenBuffers | BuffersOpened | WriteBuffer | BufferWritten | AskHeld | Held | Forget | Said
+Message = (
+    OpenBuffers
+    | BuffersOpened
+    | WriteBuffer
+    | BufferWritten
+    | AskHeld
+    | Held
+    | Forget
+    | AskWritten
+    | AllWritten
+    | DropStates
+    | Said
+)
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}

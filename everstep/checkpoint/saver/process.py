@@ -3,13 +3,17 @@
 The agent starts it, but it outlives the agent: when that has ended, in good order or by kill -9, it writes all states
 that are not on storage yet, and ends. One thread receives all messages and owns all data; each write has its own
 thread, which reads only its buffer. A worker's end is seen by its process, not by its connection, which its children
-may hold too. Knows nothing of torch."""
+may hold too.
+
+The saver of a pool's node serves many trials, and holds the last states of those that have ended there, up to a bound:
+a trial that continues on the node loads from memory. Knows nothing of torch."""
 
 from __future__ import annotations
 
 import logging
 import mmap
 import os
+import select
 import signal
 import socket
 import sys
@@ -21,11 +25,15 @@ from typing import Any
 from everstep.checkpoint import state_block
 from everstep.checkpoint.image import Description, unpack
 from everstep.checkpoint.memory import shared_file
+from everstep.checkpoint.saver.left_states import LeftMemory, decide_drops
 from everstep.checkpoint.saver.messages import (
     KINDS,
+    AllWritten,
     AskHeld,
+    AskWritten,
     BuffersOpened,
     BufferWritten,
+    DropStates,
     Forget,
     Held,
     Message,
@@ -44,6 +52,7 @@ log = logging.getLogger("everstep")
 
 NUM_BUFFERS = 2
 _NICENESS = 10  # training comes first
+_REMOVE = 9  # of madvise: of the file, not of the mapping alone
 _ORPHAN_PARTS_S = 20.0  # how long the share of a dead worker waits for the other shares
 
 
@@ -51,12 +60,15 @@ _ORPHAN_PARTS_S = 20.0  # how long the share of a dead worker waits for the othe
 class _WorkerMemory:
     uri: str
     files: list[int]
+    owner: str = ""
     place: str = ""  # of the worker that uses it, or used it last
     views: list[memoryview] = field(default_factory=lambda: [memoryview(b"")] * NUM_BUFFERS)  # of their memory, kept: …
     line: socket.socket | None = None  # to the worker that uses it; None: it has died
     durable: int = 0  # the newest state that is on storage
     writing: dict[int, int] = field(default_factory=dict)  # buffer: sequence
     orphaned_at: float = 0.0
+    problem: str = ""  # of the last write
+    is_over: bool = False  # its owner will not come back
     world: int = 0  # the newest generation of workers among its states
     turn: threading.Lock = field(default_factory=threading.Lock)  # its states are written one after the other …
     storage: Storage | None = None  # … to a storage that remembers whether its folder was there
@@ -73,6 +85,31 @@ class _WorkerMemory:
     def has_waited_enough(self) -> bool:
         return self.line is None and time.monotonic() - self.orphaned_at > _ORPHAN_PARTS_S
 
+    def left(self) -> LeftMemory:
+        """What is known of the memory of a dead worker."""
+        newest = max((state.sequence for state in self.states().values()), default=0)
+        return LeftMemory(
+            size_bytes=sum(os.fstat(file).st_blocks * 512 for file in self.files),
+            left_at=self.orphaned_at,
+            is_written=newest <= self.durable,
+            is_writing=bool(self.writing),
+            is_over=self.is_over,
+        )
+
+    def keep_newest(self) -> None:
+        """Free the pages of all other states, once the newest is on storage."""
+        states = self.states()
+        newest = max(states, key=lambda index: states[index].sequence, default=None)
+        for index in range(len(self.files)):
+            if index != newest and len(view := self.view(index)) and os.fstat(self.files[index]).st_blocks:
+                assert isinstance(view.obj, mmap.mmap)
+                view.obj.madvise(_REMOVE)
+
+    def close(self) -> None:
+        self.views = []
+        while self.files:
+            os.close(self.files.pop())
+
     def view(self, index: int) -> memoryview:
         """… mapping all its pages again takes half as long as the writing."""
         size = os.fstat(self.files[index]).st_size
@@ -81,22 +118,32 @@ class _WorkerMemory:
         return self.views[index]
 
 
+@dataclass(kw_only=True, slots=True, eq=False)
+class _SaverUser:
+    """A worker, or the agent of some."""
+
+    process: int  # pidfd
+    owner: str = ""
+
+
 class SaverServer:
-    def __init__(self, listener: socket.socket, agent: socket.socket) -> None:
-        self._listener, self._agent = listener, agent
+    def __init__(self, listener: socket.socket, agent: socket.socket, most_left_bytes: int | None = None) -> None:
+        """`most_left_bytes`: of dead workers, whose owners may come back; None: all of it, until the end."""
+        self._listener, self._agent, self._most_left_bytes = listener, agent, most_left_bytes
         self._loop = EventLoop()
         self._memories: list[_WorkerMemory] = []
-        self._workers: dict[socket.socket, int] = {}  # their processes (pidfd), by the line to them
+        self._users: dict[socket.socket, _SaverUser] = {}  # by the line to them
+        self._settling: list[tuple[socket.socket, AskWritten]] = []  # waiting until all is written
         self._asked: list[tuple[socket.socket, AskHeld]] = []  # waiting until nothing is being written
         self._num_writers = 0  # threads
         self._is_ending = False
         listener.setblocking(False)
         self._loop.watch(listener, self._accept)
-        self._loop.watch(agent, self._end)
+        self._loop.watch(agent, self._hear_agent)
 
     def serve(self) -> None:
         """Until the agent and its workers have ended, and all states are written."""
-        while not (self._is_ending and not self._workers and not self._num_writers):
+        while not (self._is_ending and not self._users and not self._num_writers):
             self._loop.turn()
 
     # --- workers come and go ---------------------------------------------------------------------------
@@ -114,9 +161,20 @@ class SaverServer:
         except OSError:  # another user's, or a worker that has died already
             line.close()
             return
-        self._workers[line] = process
+        self._users[line] = _SaverUser(process=process)
         self._loop.watch(line, lambda: self._hear(line))
         self._loop.watch(process, lambda: self._bury(line))
+
+    def _hear_agent(self) -> None:
+        try:
+            received = receive_packet(self._agent, KINDS, 0.0)
+        except (EOFError, ValueError, KeyError, TypeError):
+            self._end()
+            return
+        if received is not None and isinstance(drop := received[0], DropStates):
+            for memory in [each for each in self._memories if each.owner == drop.owner]:
+                memory.is_over = True
+            self._drop()
 
     def _end(self) -> None:
         self._loop.forget(self._agent)
@@ -128,16 +186,18 @@ class SaverServer:
                 self._write_out(memory)
 
     def _bury(self, line: socket.socket) -> None:
-        process = self._workers.pop(line)
+        process = self._users.pop(line).process
         self._loop.forget(line)
         self._loop.forget(process)
         os.close(process)
         line.close()
         self._asked = [(who, asked) for who, asked in self._asked if who is not line]
+        self._settling = [(who, asked) for who, asked in self._settling if who is not line]
         for memory in self._memories:
             if memory.line is line:
                 memory.line, memory.orphaned_at = None, time.monotonic()
                 self._write_out(memory)
+        self._drop()
 
     # --- messages --------------------------------------------------------------------------------
 
@@ -163,37 +223,75 @@ class SaverServer:
         elif isinstance(message, AskHeld):
             self._asked.append((line, message))
             self._answer()
+        elif isinstance(message, AskWritten):
+            self._await_written(line, message)
         elif isinstance(message, Forget):
-            self._forget(message)
+            self._forget(self._users[line].owner, message)
 
     def _open_buffers(self, line: socket.socket, wish: OpenBuffers) -> None:
         """The memory that a dead worker of this place has left, else of any dead worker, else new memory."""
-        left = [memory for memory in self._memories if memory.line is None and memory.uri == wish.uri]
+        self._users[line].owner = wish.owner
+        left = [memory for memory in self._of(wish.uri, wish.owner) if memory.line is None]
         memory = min(left, key=lambda memory: memory.place != wish.place, default=None)
         if memory is None:
-            memory = _WorkerMemory(uri=wish.uri, files=[shared_file() for _ in range(NUM_BUFFERS)])
+            memory = _WorkerMemory(uri=wish.uri, owner=wish.owner, files=[shared_file() for _ in range(NUM_BUFFERS)])
             self._memories.append(memory)
-        memory.line, memory.place = line, wish.place
+        memory.line, memory.place, memory.is_over = line, wish.place, False
         self._tell(line, BuffersOpened(busy=list(memory.writing)), memory.files)
+
+    def _of(self, uri: str, owner: str) -> list[_WorkerMemory]:
+        return [each for each in self._memories if (each.uri, each.owner) == (uri, owner)]
+
+    def _await_written(self, line: socket.socket, wish: AskWritten) -> None:
+        """Its workers have ended, which this process may not have noticed yet."""
+        ended = select.poll()
+        lines = {user.process: each for each, user in self._users.items() if user.owner == wish.owner}
+        for process in lines:
+            ended.register(process, select.POLLIN)
+        for process, _ in ended.poll(0):
+            self._bury(lines[process])
+        for memory in self._memories:
+            if memory.owner == wish.owner and memory.line is None:  # a write that failed before may succeed now
+                self._write_out(memory)
+        self._settling.append((line, wish))
+        self._answer()
 
     def _answer(self) -> None:
         for line, asked in list(self._asked):
-            if asked.is_patient and any(memory.writing for memory in self._memories if memory.uri == asked.uri):
+            memories = self._of(asked.uri, self._users[line].owner)
+            if asked.is_patient and any(memory.writing for memory in memories):
                 continue
             self._asked.remove((line, asked))
-            for memory in self._memories:
-                if memory.uri == asked.uri:
-                    for index in memory.states():
-                        self._tell(line, Held(), [memory.files[index]])
-            self._tell(line, Held(is_last=True))
-
-    def _forget(self, wish: Forget) -> None:
-        for memory in self._memories:
-            if memory.uri == wish.uri:
+            for memory in memories:
                 for index, state in memory.states().items():
-                    is_meant = wish.step is None or wish.step == state.step
-                    if is_meant and index not in memory.writing:
-                        state_block.clear(memory.view(index))
+                    self._tell(line, Held(is_written=state.sequence <= memory.durable), [memory.files[index]])
+            self._tell(line, Held(is_last=True))
+        for line, wish in list(self._settling):
+            left = [each for each in self._memories if each.owner == wish.owner and each.line is None]
+            if not any(memory.writing for memory in left):
+                self._settling.remove((line, wish))
+                self._tell(line, AllWritten(problem=next((each.problem for each in left if each.problem), "")))
+
+    def _forget(self, owner: str, wish: Forget) -> None:
+        for memory in self._of(wish.uri, owner):
+            for index, state in memory.states().items():
+                is_meant = wish.step is None or wish.step == state.step
+                if is_meant and index not in memory.writing:
+                    state_block.clear(memory.view(index))
+
+    def _drop(self) -> None:
+        """Keep of dead workers only what their owners may need, and no more than the bound allows."""
+        if self._most_left_bytes is None:
+            return
+        left = [each for each in self._memories if each.line is None]
+        for memory in left:
+            if memory.left().is_written and not memory.writing:
+                memory.keep_newest()
+        drops = decide_drops([each.left() for each in left], self._most_left_bytes)
+        for memory, reason in ((left[index], reason) for index, reason in drops.items()):
+            self._memories.remove(memory)
+            memory.close()
+            emit("saver.dropped", uri=memory.uri, owner=memory.owner, reason=reason)
 
     def _tell(self, line: socket.socket | None, message: Message, files: list[int] | None = None) -> None:
         if line is None:
@@ -214,7 +312,7 @@ class SaverServer:
             is_news = state.sequence > memory.durable and index not in memory.writing
             what = _unpacked(state)
             if is_news and (state.sequence == newest or (what is not None and what.share.size > 1)):
-                self._say(f"the state of step {state.step} is only in memory; writing it to {memory.uri}")
+                self._say(memory, f"the state of step {state.step} is only in memory; writing it to {memory.uri}")
                 self._write(memory, index, state.sequence)
 
     def _write(self, memory: _WorkerMemory, index: int, sequence: int) -> None:
@@ -240,6 +338,7 @@ class SaverServer:
     def _note(self, memory: _WorkerMemory, outcome: BufferWritten) -> None:
         memory.writing.pop(outcome.index, None)
         facts = {"uri": memory.uri, "step": outcome.step, "is_orphan": memory.line is None}
+        memory.problem = outcome.problem
         if outcome.problem:
             emit("saver.failed", **facts, reason=outcome.problem)
         else:
@@ -247,12 +346,16 @@ class SaverServer:
             emit("saver.wrote", **facts, size_bytes=outcome.size_bytes)
         if memory.line is None:
             written = f"written: {outcome.size_bytes / 1e6:.0f} MB in {outcome.seconds:.1f} s"
-            self._say(outcome.problem or written)
+            self._say(memory, outcome.problem or written)
         self._tell(memory.line, outcome)
         self._answer()
+        self._drop()
 
-    def _say(self, text: str) -> None:
-        self._tell(self._agent, Said(text=text))
+    def _say(self, memory: _WorkerMemory, text: str) -> None:
+        """To the agents that wait for it; else to ours."""
+        waiting = [line for line, wish in self._settling if wish.owner == memory.owner]
+        for line in waiting or [self._agent]:
+            self._tell(line, Said(text=text))
 
 
 def _write_state(memory: _WorkerMemory, index: int, sequence: int) -> tuple[Written | None, BufferWritten]:
@@ -289,10 +392,11 @@ def _unpacked(state: state_block.WholeState | None) -> Description | None:
 
 
 def main() -> None:
-    """With the descriptors of the listening socket and of the agent's line as arguments."""
+    """With the descriptors of the listening socket and of the agent's line as arguments, and, if it has one, the bound
+    on what dead workers leave."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the agent decides when it ends
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICENESS)
     listener, agent = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
-    SaverServer(listener, agent).serve()
+    SaverServer(listener, agent, *map(int, sys.argv[3:4])).serve()

@@ -70,6 +70,11 @@ class Namespace:
                 code="kubernetes-not-configured",
             ) from None
 
+    @property
+    def server(self) -> str:
+        """The URL of its API server."""
+        return str(self.client.configuration.host)
+
     def version(self) -> str:
         from kubernetes.client import VersionApi
 

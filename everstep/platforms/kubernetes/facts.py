@@ -36,6 +36,7 @@ def fleet_node(pod: Object, *, now: float) -> FleetNode:
         is_over=is_gone or status.get("phase") in ("Succeeded", "Failed"),
         is_leaving=metadata.get("deletionTimestamp") is not None,
         is_lost=is_gone or is_lost(pod),
+        is_dead=not is_gone and is_dead(pod),
         started_at=seconds(metadata.get("creationTimestamp")),
         ended_at=max(ends, default=now),
         reason=f"{metadata['name']}: {reason_of(pod)}",
@@ -46,6 +47,15 @@ def is_out_of_reach(pod: Object, *, now: float) -> bool:
     """Its deletion is overdue, and its node does not confirm it."""
     deleted = pod["metadata"].get("deletionTimestamp")
     return deleted is not None and now > seconds(deleted) + _LATE_S
+
+
+def is_dead(pod: Object) -> bool:
+    """Its node's kubelet has seen all its containers end. A controller that gives a node up ends its pods too, but has
+    not seen what runs there."""
+    status, ends = pod.get("status", {}), _terminated(pod)
+    is_over = status.get("phase") in ("Succeeded", "Failed")
+    is_seen = all(each.get("reason") != "ContainerStatusUnknown" and each.get("finishedAt") for each in ends)
+    return is_over and is_seen and len(ends) == len(pod["spec"].get("containers", ())) > 0
 
 
 def is_lost(pod: Object) -> bool:

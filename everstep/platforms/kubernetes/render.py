@@ -21,6 +21,7 @@ from everstep.platforms.kubernetes.names import (
     COORDINATOR,
     ID,
     MAIN,
+    NUMBER,
     PORT,
     TEMPLATE,
     WORKER,
@@ -201,10 +202,7 @@ def _notes(job: Job, options: Kubernetes) -> list[str]:
 
 def _worker_pod(job: Job, options: Kubernetes, names: ObjectNames, job_id: str, *, token: str) -> dict[str, Any]:
     """As the coordinator, or an Indexed Job, makes it: all but its name and its number. `token`: the Secret's name."""
-    volumes, mounts = pod_volumes(job)
     environment = [
-        {"name": "HOME", "value": WORK},
-        *({"name": name, "value": _literal(value)} for name, value in job.env.items()),
         _from_order(names, env.ORDER, _ORDER_KEY),
         {"name": env.COORDINATOR, "value": names.url},
         _from_secret(env.TOKEN, token, WORKER_TOKEN),
@@ -214,13 +212,38 @@ def _worker_pod(job: Job, options: Kubernetes, names: ObjectNames, job_id: str, 
     words = ["everstep", "node", "--name", "$(EVERSTEP_POD)", "--log-dir", f"{WORK}/runs"]
     if options.mode == "indexed":
         environment.append(_from_field("PET_NODE_RANK", _INDEX))
+    return _node_pod(job, options, names, job_id, words=words, environment=environment)
+
+
+def pool_pod(job: Job, names: ObjectNames, number: int, command: str, *, token: str) -> Object:
+    """A node of a pool. `token`: the name of the Secret with the workers' token."""
+    options = job.platform.kubernetes or Kubernetes()
+    environment = [{"name": env.IMAGE, "value": job.image}, _from_secret(env.TOKEN, token, WORKER_TOKEN)]
+    pod = _node_pod(job, options, names, names.job, words=["sh", "-c", _literal(command)], environment=environment)
+    pod["metadata"] |= {"name": names.worker(number), "labels": {**pod["metadata"]["labels"], NUMBER: str(number)}}
+    if job.time_limit is not None:
+        pod["spec"]["activeDeadlineSeconds"] = math.ceil(job.time_limit)
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def _node_pod(
+    job: Job,
+    options: Kubernetes,
+    names: ObjectNames,
+    job_id: str,
+    *,
+    words: list[str],
+    environment: list[dict[str, Any]],
+) -> dict[str, Any]:
+    volumes, mounts = pod_volumes(job)
+    variables = [{"name": name, "value": _literal(value)} for name, value in job.env.items()]
     container = {
         "name": MAIN,
         "image": job.image,
         **given({"imagePullPolicy": options.pull_policy}),
         "command": words,
         "workingDir": WORK,
-        "env": environment,
+        "env": [{"name": "HOME", "value": WORK}, *variables, *environment],
         "resources": _resources(job.resources, job.resources.gpu),
         "securityContext": container_security(options.security),
         "volumeMounts": mounts,

@@ -356,6 +356,7 @@ def test_the_code_snapshot_leaves_out_what_is_to_be_ignored(tmp_path: Path) -> N
         ({"every": 0}, "every-not-positive"),
         ({"hparams": {"f": object()}}, "hparams-not-json"),
         ({"uri": "nonsense://x"}, "storage-driver-missing"),
+        ({"uri": "github://x"}, "storage-not-opened"),
         ({"uri": ""}, "storage-uri-empty"),
     ],
 )

@@ -45,10 +45,10 @@ def test_without_a_whole_one_nothing_is_deleted() -> None:
     assert deleted([at(1, is_whole=False), at(2, is_whole=False)], RetentionPolicy()) == []
 
 
-def test_not_a_number_is_never_the_best() -> None:
-    policy = RetentionPolicy(metric="loss")
-
-    assert [each.key.step for each in best_first([at(1, math.nan), at(2, 1.0), at(3, None)], policy)] == [2]
+def test_what_is_not_finite_is_never_the_best() -> None:
+    found = [at(1, math.nan), at(2, 1.0), at(3, None), at(4, math.inf), at(5, -math.inf)]
+    for mode in ("min", "max"):
+        assert [each.key.step for each in best_first(found, RetentionPolicy(metric="loss", mode=mode))] == [2]
 
 
 def test_a_shorter_history_never_deletes_the_newest_of_another() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.doctor.facts import Facts, NameFacts, Port, Torch, ask_torch, gather
+from everstep.doctor.facts import Facts, NameFacts, Port, Torch, ask_torch, gather, judge_gpus
 from everstep.doctor.finding import ERROR, OK, WARNING, Finding, has_error
-from everstep.doctor.here import judge_here
+from everstep.doctor.here import judge_here, judge_pool_node
 
 GOOD = Facts(
     python="3.11.7",
@@ -52,7 +52,7 @@ def test_a_good_machine_is_good() -> None:
         ("shared memory", WARNING, "64 MB", {"shm_bytes": 64 << 20}),
         ("shared memory", WARNING, "no /dev/shm", {"shm_bytes": None}),
         ("disk", ERROR, "cannot be written", {"disk_bytes": None}),
-        ("disk", ERROR, "50 MB free", {"disk_bytes": 50 << 20}),
+        ("disk", ERROR, "50 MB free for runs; 100 MB are needed", {"disk_bytes": 50 << 20}),
         ("disk", WARNING, "2.0 GB free", {"disk_bytes": 2 << 30}),
         ("open files", WARNING, "1024 open files", {"max_files": 1024}),
         ("open files", OK, "no limit", {"max_files": -1}),
@@ -122,3 +122,39 @@ def test_an_interpreter_without_torch_says_why(tmp_path: Path) -> None:
 def test_errors_are_errors() -> None:
     assert not has_error(judge_here(GOOD))
     assert has_error(judge_here(replace(GOOD, disk_bytes=None)))
+
+
+@pytest.mark.parametrize(
+    ("check", "level", "facts"),
+    [
+        ("devices", OK, {}),
+        ("devices", ERROR, {"gpu_problem": "GPU 3 has 2 uncorrected memory errors"}),
+        ("disk", ERROR, {"disk_bytes": 50 << 20}),
+        ("clock", ERROR, {"clock_s": 3600.0}),
+        ("clock", WARNING, {"clock_s": 2.0}),
+        ("shared memory", WARNING, {"shm_bytes": 64 << 20}),
+        ("memory", WARNING, {"memory_bytes": 64 << 20}),
+    ],
+)
+def test_what_a_node_of_a_pool_needs(check: str, level: str, facts: dict[str, object]) -> None:
+    findings = judge_pool_node(replace(GOOD, **facts), num_slots=8)  # type: ignore[arg-type]
+    assert [each.level for each in findings if each.check == check] == [level]
+    assert all(each.hint for each in findings if each.level != OK)
+
+
+@pytest.mark.parametrize(
+    ("told", "is_good", "problem"),
+    [
+        ("0, 0\n1, 0\n", True, ""),
+        ("0, [N/A]\n", True, ""),
+        ("0, 0\n1, 4\n", True, "GPU 1 has 4 uncorrected memory errors"),
+        (
+            "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.",
+            False,
+            "nvidia-smi failed: Unable",
+        ),
+    ],
+)
+def test_gpus_by_what_nvidia_smi_says(told: str, is_good: bool, problem: str) -> None:
+    found = judge_gpus(told, is_good=is_good)
+    assert found.startswith(problem) and bool(found) == bool(problem)

@@ -6,11 +6,12 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from everstep.launcher.decisions import JobEnd, Verdict, WorkerEnd, decide_replacement, decide_verdict, whom_we_wait_for
-from everstep.launcher.summary import LastWords, failure_report, summary
+from everstep.launcher.summary import LastWords, failure_report, last_line, summary
 from everstep.process import Exit
 from everstep.wire import JobView, NodeView, WorkerView
 
@@ -203,6 +204,33 @@ def test_a_script_that_knows_no_steps_failed_without_one() -> None:
         "  it printed nothing (/d/w0)",
         "the job failed: no worker is left",
     ]
+
+
+TRACEBACK = [
+    "Traceback (most recent call last):",
+    '  File "train.py", line 3, in <module>',
+    "    load(it)",
+    "x.Mismatch: does not fit:",
+    "\tsize mismatch",
+    "  HINT: load another",
+]
+
+
+@pytest.mark.parametrize(
+    ("end", "words", "line"),
+    [
+        (BAD, {"stderr": ["Traceback", "  open(path)", "FileNotFoundError: x", ""]}, "w5: FileNotFoundError: x"),
+        (BAD, {"stderr": TRACEBACK}, "w5: x.Mismatch: does not fit:"),
+        (BAD, {"stderr": [f"[rank0]: {line}" for line in TRACEBACK]}, "w5: x.Mismatch: does not fit:"),
+        (BAD, {"stderr": ["a warning"], "error": "ValueError: recorded"}, "w5: ValueError: recorded"),
+        (KILLED, {"stderr": ["a warning"]}, "w5: killed by SIGKILL"),
+        (BAD, {}, "w5: exit code 1"),
+    ],
+)
+def test_a_failure_in_one_line(end: Exit, words: dict[str, Any], line: str) -> None:
+    first = WorkerEnd(worker="w5", exit=end)
+    verdict = Verdict(exit_code=1, code="no-worker-left", reason="no worker is left", first_failure=first)
+    assert last_line(verdict, LastWords(directory="/d/w5", **words)) == line
 
 
 def test_the_summary_of_a_good_end() -> None:

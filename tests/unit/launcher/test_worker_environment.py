@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from everstep import env
 from everstep.errors import UsageError
 from everstep.launcher.machine import count_cpus, count_gpus, gpu_names
 from everstep.launcher.node import NodeSpec, WorkerRanks, worker_command, worker_environment
+from everstep.launcher.node_saver import NodeSaver
 from everstep.wire import AttemptOrder
 
 NODE = NodeSpec(
@@ -100,3 +102,19 @@ def test_gpus_are_counted_as_far_as_they_may_be_seen(tmp_path: Path, monkeypatch
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", " GPU-a, GPU-b")
     assert gpu_names(tmp_path) == ["GPU-a", "GPU-b"]
     assert count_cpus() >= 1
+
+
+@pytest.mark.parametrize("is_for_buckets", [True, False])
+def test_a_worker_finds_the_savers_that_may_write_for_it(is_for_buckets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node's saver lacks the trial's own variables: then a bucket is written by the saver of its agent."""
+    shared = NodeSaver(path=Path("/p/node.saver"), owner="e1-t2", is_for_buckets=is_for_buckets)
+    outer = {"EVERSTEP_NODE_SAVER": "/another", "EVERSTEP_SAVER": "/another", "EVERSTEP_NODE_DATA": "/another"}
+    own = None if is_for_buckets else Path("/d/a.saver")
+    given = worker_environment(replace(NODE, node_saver=shared), PLACE, outer, saver=own)
+    assert given["EVERSTEP_SAVER_OWNER"] == "e1-t2" and "EVERSTEP_NODE_DATA" not in given
+    for name in ("EVERSTEP_SAVER", "EVERSTEP_NODE_SAVER"):
+        monkeypatch.delenv(name, raising=False)
+        if name in given:
+            monkeypatch.setenv(name, given[name])
+    assert env.saver(is_for_bucket=False) == shared.path
+    assert env.saver(is_for_bucket=True) == (shared.path if is_for_buckets else own)

@@ -13,7 +13,7 @@ from everstep.jobs.submitted import prepare
 def test_a_search_is_not_run_as_one_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text("entrypoint: train.py\nsearcher: {name: random, max_trials: 4}\n")
-    with pytest.raises(UsageError, match="random: only single is supported"):
+    with pytest.raises(UsageError, match="random: this file is an experiment"):
         prepare(Path("job.yaml"))
     assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
 

@@ -13,7 +13,7 @@ import pytest
 from everstep.checkpoint.code_snapshot import archive_name, record_of, restore, take_snapshot
 from everstep.errors import CheckpointBroken, PermanentError, UsageError
 from everstep.job_file.secret import parse_secret
-from everstep.jobs.submitted import private_files
+from everstep.jobs.secret_values import private_files
 from everstep.storage.base import open_storage
 from everstep.storage.code_archive import extract, file_name, pack, read_from, unpack, unpacked
 

@@ -1,0 +1,1 @@
+"""Determined's launcher modules."""

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from everstep import core, experimental, pytorch
     from everstep.checkpoint.checkpointer import Checkpointer
     from everstep.controller import AllReduceController, PyTorchAllReduceController
-    from everstep.core.cluster_info import get_cluster_info
+    from everstep.core.cluster_info import get_cluster_info, get_hparams
     from everstep.core.import_path import import_from_path
     from everstep.data.loader import DataLoader  # type: ignore[import-not-found,unused-ignore]
+    from everstep.data.once_per_node import once_per_node
     from everstep.data.record_index import RecordIndexService  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.sampler import ElasticDistributedSampler  # type: ignore[import-not-found,unused-ignore]
     from everstep.data.shard_dataset import ShardDataset  # type: ignore[import-not-found,unused-ignore]
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         reduce,
         weights_digest,
     )
+    from everstep.record.invalid_hp import InvalidHP
     from everstep.record.report import report
 
 _HOMES = {  # public name: the module that defines it
@@ -37,12 +39,15 @@ _HOMES = {  # public name: the module that defines it
     "DistributedDataParallel": "everstep.native",
     "ElasticDistributedSampler": "everstep.data.sampler",
     "ElasticTrainer": "everstep.native",
+    "InvalidHP": "everstep.record.invalid_hp",
     "PyTorchAllReduceController": "everstep.controller",
     "RecordIndexService": "everstep.data.record_index",
     "ShardDataset": "everstep.data.shard_dataset",
     "get_cluster_info": "everstep.core.cluster_info",
+    "get_hparams": "everstep.core.cluster_info",
     "import_from_path": "everstep.core.import_path",
     "init_process_group": "everstep.native",
+    "once_per_node": "everstep.data.once_per_node",
     "reduce": "everstep.native",
     "report": "everstep.record.report",
     "weights_digest": "everstep.native",
@@ -56,6 +61,7 @@ __all__ = [
     "DistributedDataParallel",
     "ElasticDistributedSampler",
     "ElasticTrainer",
+    "InvalidHP",
     "LOG_FORMAT",
     "PyTorchAllReduceController",
     "RecordIndexService",
@@ -64,8 +70,10 @@ __all__ = [
     "core",
     "experimental",
     "get_cluster_info",
+    "get_hparams",
     "import_from_path",
     "init_process_group",
+    "once_per_node",
     "pytorch",
     "reduce",
     "report",

@@ -89,6 +89,22 @@ SAVER = _variable(
     "Socket of the node's saver, which keeps states in memory and writes them ([checkpoints](checkpoints.md)). "
     "Without it, workers write the states themselves",
 )
+NODE_SAVER = _variable(
+    "NODE_SAVER",
+    "set by a pool's node",
+    "Socket of the saver that all trials of a node share. With `EVERSTEP_SAVER`, it only writes to folders, because it "
+    "lacks the variables of the trial, which may hold the keys of a bucket",
+)
+SAVER_OWNER = _variable(
+    "SAVER_OWNER", "set by a pool's node", "The trial that the states in the memory of its node's saver belong to"
+)
+NODE_DATA = _variable(
+    "NODE_DATA",
+    _BY_AGENT,
+    "Socket for data that is [loaded once per node](experiments.md#data-once-per-node). Without it, each worker loads "
+    "its own",
+)
+DATA_SCOPE = _variable("DATA_SCOPE", "set by a pool's node", "Workers with the same text here share such data")
 NURSERY = _variable(
     "NURSERY",
     "none",
@@ -106,6 +122,35 @@ EXPERIMENT = _variable(
     "none",
     "JSON file with the content of the job file: `hyperparameters`, `searcher`, `name`, … Passed to workers; "
     "`everstep.get_cluster_info()` reads it",
+)
+TRIAL = _variable(
+    "TRIAL",
+    "set by a pool's node",
+    "The [trial](experiments.md) that a worker trains, as JSON: `experiment`, `trial`, `trial_id`, `seed`, `metric`, "
+    "`unit`, `smaller_is_better`, `warm_start`, … With it, lengths come from the search",
+)
+SLOT_MEMORY = _variable(
+    "SLOT_MEMORY",
+    "set by a pool's node",
+    "Number of bytes of memory that are a trial's share on its slot. Nothing enforces it",
+)
+SLOT_CPUS = _variable(
+    "SLOT_CPUS", "set by a pool's node", "Number of cores that are a trial's share on its slot, for example for loaders"
+)
+IMAGE = _variable(
+    "IMAGE",
+    "none",
+    "Name of the container image that a pool's node runs in. Experiments that name another image are refused",
+)
+LOCAL_SLOTS = _variable(
+    "LOCAL_SLOTS",
+    "`auto`: one per GPU, otherwise one per CPU",
+    "Number of trials that the local service runs at once; read when it is started",
+)
+LOCAL_IDLE = _variable(
+    "LOCAL_IDLE_S",
+    "`60`",
+    "Number of seconds after which the local service ends if no experiment is active and no command uses it",
 )
 HOME = _variable(
     "HOME",
@@ -152,6 +197,7 @@ LEVELS = _variable(
     "levels are off for one worker, they are off for all (for comparisons)",
 )
 SET_UP = _variable("SET_UP", _BY_AGENT, "`1`: the job's setup lines have already run")
+DET_MASTER = "DET_MASTER"  # Determined's name for the coordinator's URL, which `everstep experiment` reads too
 
 
 # --- the environment as a whole -------------------------------------------------------------------
@@ -235,12 +281,25 @@ def take_set_up() -> bool:
 
 def home() -> Path:
     """The folder of all that we keep for this user between runs; it may not exist yet."""
-    return Path(os.environ.get(HOME) or "~/.local/share/everstep").expanduser().absolute()
+    folder = os.environ.get(HOME) or "~/.local/share/everstep"
+    try:
+        return Path(folder).expanduser().absolute()
+    except RuntimeError:  # containers run as users without one
+        from everstep.errors import UsageError
+
+        hint = f"set {HOME} to a folder that you may write to"
+        raise UsageError(f"{folder}: there is no such home folder", hint=hint, code="home-missing") from None
 
 
 def token_path(job: str) -> Path:
     """The file with the token of a run, for its other nodes, which share the user's home."""
     return home() / "tokens" / job
+
+
+def saver(*, is_for_bucket: bool) -> Path | None:
+    """The socket of the saver that writes to a bucket, or to a folder."""
+    own, of_node = path(SAVER), path(NODE_SAVER)
+    return own or of_node if is_for_bucket else of_node or own
 
 
 def place_on_node() -> str:
@@ -266,6 +325,10 @@ def is_one_node() -> bool:
 
 def coordinator_deadline_s() -> float:
     return float(os.environ.get(COORDINATOR_DEADLINE, "600"))
+
+
+def local_idle_s() -> float:
+    return float(os.environ.get(LOCAL_IDLE) or "60")
 
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"

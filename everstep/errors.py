@@ -57,10 +57,18 @@ class Refused(PermanentError):
     """The coordinator said no (4xx) and changed nothing."""
 
     def __init__(
-        self, message: str, *, status: int = CONFLICT, hint: str | None = None, wait_s: float = 0.0, code: str = ""
+        self,
+        message: str,
+        *,
+        status: int = CONFLICT,
+        hint: str | None = None,
+        wait_s: float = 0.0,
+        code: str = "",
+        sentence: str = "",
     ) -> None:
         super().__init__(message, hint=hint, code=code)
         self.status = status
+        self.sentence = sentence or message  # the coordinator's own, without the call
         self.wait_s = wait_s  # it may accept after this time
 
 
@@ -101,14 +109,14 @@ class NoCheckpoint(UsageError):
 
 
 def hide_our_frames() -> None:
-    """From now on, a UsageError that ends a script is shown with the script's own lines only."""
+    """From now on, a UsageError or JobStopped that ends a script is shown with the script's own lines only."""
     if sys.excepthook is sys.__excepthook__:  # a notebook, or the script, may have its own
         sys.excepthook = _show
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     is_chained = error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__)
-    if isinstance(error, UsageError) and not is_chained:
+    if isinstance(error, UsageError | JobStopped) and not is_chained:
         import traceback  # only now: every command imports this module
 
         frames = traceback.extract_tb(trace)

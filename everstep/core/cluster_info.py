@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from everstep import env
-from everstep.checkpoint import index
+from everstep.core import job_checkpoints
 from everstep.errors import UsageError
+from everstep.record.trial import current_trial
 
 _ELSEWHERE = {  # Determined's attributes that do not exist here, and what to use instead
     "agent_id": "`.container_rank` is the node's number",
@@ -27,10 +28,10 @@ _ELSEWHERE = {  # Determined's attributes that do not exist here, and what to us
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialInfo:
-    """One run with one set of hyperparameters: the job itself."""
+    """One run with one set of hyperparameters: a trial of an experiment, or the job itself, by its name."""
 
-    trial_id: str
-    experiment_id: str
+    trial_id: int | str
+    experiment_id: int | str
     trial_seed: int
     hparams: dict[str, Any]
 
@@ -55,12 +56,21 @@ class ClusterInfo:
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The uuid of the newest whole checkpoint of this run. `fit` finds it without this."""
-        return index.latest()
+        """The uuid of the newest whole checkpoint of this run; before there is one, of the one that its trial begins
+        with. `fit` finds them without this."""
+        trial = current_trial()
+        return job_checkpoints.latest() or (trial.warm_start or None if trial is not None else None)
 
     @property
     def trial(self) -> TrialInfo:
-        config = experiment_config()
+        config, trial = experiment_config(), current_trial()
+        if trial is not None:
+            return TrialInfo(
+                trial_id=trial.trial_id,
+                experiment_id=trial.experiment,
+                trial_seed=trial.seed,
+                hparams=_section(config, "hyperparameters"),
+            )
         return TrialInfo(
             trial_id=env.job(),
             experiment_id=env.job(),
@@ -79,6 +89,11 @@ class ClusterInfo:
 def get_cluster_info() -> ClusterInfo | None:
     """The job that this process is a worker of; None under plain `python` and torchrun."""
     return None if env.coordinator_url() is None else ClusterInfo()
+
+
+def get_hparams() -> dict[str, Any]:
+    """The hyperparameters of this trial, or of the job file; empty without one."""
+    return dict(_section(experiment_config(), "hyperparameters"))
 
 
 def experiment_config() -> dict[str, Any]:

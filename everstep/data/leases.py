@@ -34,7 +34,7 @@ log = logging.getLogger("everstep")
 WAIT_S = 1.0  # a call that finds nothing free is held this long
 REPORT_S = 0.25  # reports that no one waits for are gathered this long
 RENEW_S = 2.0  # a holder of leases makes a call at least this often: it may be asked to give back
-MODEST_S = 0.25  # after giving samples back, ask for none for this long: they would be the same
+MODEST_S = 0.25  # after giving samples back and needing some again, ask for none for this long
 CLOSE_S = 5.0  # the longest time for the last reports
 MOST_LEASES = 64
 LONGEST_BATCH_S = 10.0  # a longer pause is not a batch's: a validation, say
@@ -83,6 +83,7 @@ class Leases:
         self._refused_in: int | None = None  # reports wait for a generation after this
         self._is_closing = self._is_calling = False
         self._called_at = self._quiet_until = 0.0
+        self._has_given_back = False  # and has needed none since: it would get the same again
         self._stuck_since: float | None = None  # fewer samples than a batch, and no more to be had
         self._call_s = 0.01
         self._batch_s = 0.0  # from one batch to the next, if there is one; 0: not known yet
@@ -137,6 +138,9 @@ class Leases:
     def cut(self) -> RecordBatch | None:
         if not self.is_shared:
             self._settle_remainders()  # before anything of a later epoch is cut
+        if self._has_given_back:
+            self._has_given_back, self._quiet_until = False, time.monotonic() + MODEST_S
+            self.changed.notify_all()
         batch = self._held.cut()
         self._time_cut(time.monotonic() if batch is not None else None)
         if batch is not None and (self._num_wanted() or not self._reports.content.is_empty):
@@ -237,7 +241,9 @@ class Leases:
         return self._refused_in is not None and self.generation <= self._refused_in
 
     def _num_wanted(self) -> int:
-        if self.is_end or self._is_closing or not self._is_registered or time.monotonic() < self._quiet_until:
+        if self.is_end or self._is_closing or not self._is_registered:
+            return 0
+        if self._has_given_back or time.monotonic() < self._quiet_until:
             return 0
         per_lease = self._spec.minibatches_per_shard or 1
         return num_wanted(self._held.num_whole(), per_lease, self._call_s, self._batch_s or UNKNOWN_BATCH_S)
@@ -351,7 +357,7 @@ class Leases:
                 sum(part.count for part in returned),
             )
             self._say(LeaseReport(returned=returned, is_urgent=True))
-            self._quiet_until = time.monotonic() + MODEST_S
+            self._has_given_back = True
         self.changed.notify_all()
         for refused in answer.refused:
             if not refused.is_done:

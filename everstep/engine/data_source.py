@@ -41,6 +41,10 @@ class DataSource:
         """A step had no weight at all and does not count."""
         return
 
+    def leave(self) -> None:
+        """All workers leave between two steps, because they were asked to: save before that."""
+        return
+
     def settled(self) -> None:
         """All members of a new generation hold the same state."""
         return

@@ -281,7 +281,12 @@ class Group:
 
     def gather(self, payload: bytes, ranks: Sequence[int] | None = None) -> list[bytes]:
         """For the script's thread: all members' payloads, by rank; or those of these ranks, if only they come here."""
-        return self._or_still(lambda: gather(self, payload, ranks or range(self.world.size)))
+        those = ranks or range(self.world.size)
+        if len(those) == 1:
+            if self.is_broken:
+                raise PeerLost(f"the group of generation {self.world.generation} is broken", code="group-broken")
+            return [payload]
+        return self._or_still(lambda: gather(self, payload, those))
 
     def wait(self, works: Sequence[dist.Work]) -> None:
         """For the script's thread: until all are done, or PeerLost as soon as one failed or the group is broken."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from everstep import env
 from everstep.addresses import address_towards
@@ -16,6 +17,7 @@ from everstep.engine import background
 from everstep.engine.communicator import FORM_S
 from everstep.engine.default_group import DefaultGroup, install
 from everstep.engine.fixed_world import Fixed, LoneMembership
+from everstep.engine.leaving import ASKED, Leaving
 from everstep.engine.membership import Membership
 from everstep.engine.step import Engine
 from everstep.engine.world import ALONE, World
@@ -35,7 +37,7 @@ def current(*, is_fixed: bool = False) -> Engine:
     if _engine is None:
         _engine = Engine(_fixed_membership if is_fixed else _membership, ProgressPage(env.value(env.BOARD)))
         atexit.register(_end)
-        standing.follow(_standing)
+        standing.follow(_standing, EnginePeers())
     return _engine
 
 
@@ -47,6 +49,34 @@ def joined_world() -> World | None:
 def _standing() -> Standing | None:
     world = joined_world()
     return None if world is None else Standing(is_reporter=world.rank == 0, generation=world.generation)
+
+
+class EnginePeers:
+    """The workers of this process's engine, for reports."""
+
+    @property
+    def is_several(self) -> bool:
+        return current().world.size > 1
+
+    @property
+    def is_asked_to_leave(self) -> bool:
+        return current().regrouping.is_asked_to_leave
+
+    def gather(self, value: Any) -> list[Any] | None:
+        return current().gather(value)
+
+    def leave(self) -> None:
+        engine = current()
+        if not engine.is_in_micro_batch and engine.offered is None:
+            engine.work.data.leave()
+            while not engine.regrouping.leave(ASKED):
+                pass  # the others leave at this place, too
+            raise Leaving
+
+    def part(self, *, is_leaver: bool) -> None:
+        engine = current()
+        if not engine.is_in_micro_batch and engine.offered is None:
+            engine.regrouping.part(is_leaver=is_leaver)
 
 
 def follow_world(*, backend: str | None = None) -> Engine:

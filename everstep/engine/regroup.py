@@ -124,8 +124,8 @@ class Regrouping:
 
     def be_ready(self) -> None:
         """Before a micro-batch: be settled in a generation that is open. Raises Leaving if this worker is to go."""
-        if self.state is EngineState.LEAVING or (self.state is EngineState.ALONE and self.is_asked_to_leave):
-            self.leave(ASKED)
+        must_leave = self.state is EngineState.LEAVING or (self.state is EngineState.ALONE and self.is_asked_to_leave)
+        if must_leave and self.leave(ASKED):
             raise Leaving
         while self.is_due:
             self.regroup()
@@ -166,7 +166,8 @@ class Regrouping:
                 break
             except PeerLost as again:
                 self.report_broken(again.message)
-        if request is not None:
+        self._leave_request = None
+        if request is not None and request.reason != ASKED:  # else the next pulse says it again
             self.request_leave(request.reason)
         self._work.data.settled()
         emit("regroup.settled", generation=self.world.generation, size=self.world.size, rank=self.world.rank,
@@ -391,13 +392,27 @@ class Regrouping:
         if any(len({digest for digest in digests if digest}) > 1 for digests in list(zip(*said, strict=True))[1:]):
             self.name_difference()
 
-    def leave(self, reason: str) -> None:
-        """Wait until no other worker needs this one's state any more."""
-        request = self._leave_request or self.request_leave(reason)
-        while not request.await_answer():
-            self.regroup()  # which asks again
-            assert self._leave_request is not None
+    def part(self, *, is_leaver: bool) -> None:
+        """Between two steps, all have heard who is asked to leave, and that others stay. Those that leave go now, with
+        Leaving; the others continue without them."""
+        if is_leaver:
+            if self.leave(ASKED, is_agreeing=True):
+                raise Leaving
+            return
+        if self.state is EngineState.SETTLED:
+            self.arrive()
+        self.regroup(is_agreeing=True)
+
+    def leave(self, reason: str, *, is_agreeing: bool = False) -> bool:
+        """Wait until no other worker needs this one's state any more. False: it was asked to go, and is needed for a
+        further step; with that, it says again that it was asked."""
+        request: LeaveRequest | None = self._leave_request or self.request_leave(reason)
+        while request is not None:
+            if request.await_answer():
+                return True
+            self.regroup(is_agreeing=is_agreeing)  # asks again, if the script has ended
             request = self._leave_request
+        return False
 
     def request_leave(self, reason: str = ASKED) -> LeaveRequest:
         """Without a reason: SIGTERM's wish, which all have heard with the step just committed."""

@@ -212,8 +212,11 @@ class ElasticTrainer:
             )
         if self._is_left_by_all:
             self._is_left_by_all = False
-            for act in self._on_leave:
-                act()
+            self._act_on_leave()
+
+    def _act_on_leave(self) -> None:
+        for act in self._on_leave:
+            act()
 
     # --- the loop -----------------------------------------------------------------------------------------
 
@@ -365,6 +368,9 @@ class _LoopData(DataSource):
 
     def last_note(self, note: bytes) -> bytes:
         return self._trainer._logged.last_note(note) if self.guest is None else note
+
+    def leave(self) -> None:
+        self._trainer._act_on_leave()
 
     def committed(self, decision: PulseDecision) -> None:
         if self.guest is None:

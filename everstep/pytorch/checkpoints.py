@@ -4,10 +4,12 @@ without training: its code, its hyperparameters, its weights."""
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,21 +19,30 @@ import torch
 from everstep.checkpoint import index
 from everstep.checkpoint.checkpointer import Checkpointer
 from everstep.checkpoint.code_snapshot import take_snapshot
+from everstep.checkpoint.download import has_state
+from everstep.core import job_checkpoints
 from everstep.core.distributed import EngineContext
 from everstep.core.import_path import import_from_path
 from everstep.engine.fixed_world import LoneMembership
 from everstep.engine.step import Engine
-from everstep.errors import CheckpointFailed, StateMismatch, UsageError
+from everstep.errors import CheckpointBroken, CheckpointFailed, NoCheckpoint, StateMismatch, UsageError
 from everstep.ipc.progress_page import ProgressPage
 from everstep.pytorch.context import PyTorchTrialContext
 from everstep.pytorch.fit_plan import FitPlan
+from everstep.pytorch.progress import without_search
 from everstep.pytorch.run_folder import RunPaths, digest_of
 from everstep.pytorch.trial import PyTorchTrial
+from everstep.storage.base import full_uri, open_storage
+from everstep.storage.code_archive import Code
+from everstep.wire.metrics import to_value
+from everstep.wire.trials import CheckpointReport
 
 log = logging.getLogger("everstep")
 
 FORMAT = 1
 _OTHER_CODE = "load it with the code it was saved with, or train from scratch in another place"
+_OTHER_SHAPE = "use the code of the checkpoint's trial, and fix the hyperparameters that shape the model to its values"
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 POLL_S = 0.1  # how often to check whether the world has changed, while waiting for a save
 
 
@@ -49,15 +60,36 @@ class TrialCheckpoints:
             metric=plan.metric,
             mode="min" if plan.smaller_is_better else "max",
             hparams=context.get_hparams(),
-            code=_code_folder(),
+            code=_own_code(),
         )
         self._checkpointer = self._make()
         self.uri = self._checkpointer.uri
         self._context, self._on_durable = context, on_durable
         self._pending: int | None = None  # step of a save that was not reported yet
+        self._digests: dict[int, str] = {}  # of weights, by step
 
     def uuid(self, step: int) -> str:
         return index.checkpoint_uuid(self.uri, step)
+
+    def note_digest(self, step: int, digest: str) -> None:
+        """Of the weights of a checkpoint that is saved, or was loaded."""
+        self._digests = {**self._digests, step: digest}  # replaced: another thread reads it
+
+    def report(self, uuid: str, step: int) -> CheckpointReport:
+        """What its manifest says. Reads it from storage: from any thread."""
+        with closing(open_storage(self.uri)) as storage:
+            manifest = index.newest_of_step(storage, step, uuid).manifest
+        assert manifest is not None
+        return CheckpointReport(
+            uuid=uuid,
+            uri=full_uri(self.uri),
+            step=step,
+            generation=manifest.generation,
+            num_bytes=manifest.size_bytes,
+            metrics={name: to_value(value) for name, value in manifest.metrics.items()},
+            code=str((manifest.code or {}).get("sha256", "")),
+            digest=self._digests.get(step, ""),
+        )
 
     def load(self, step: int | str = "latest") -> dict[str, Any] | None:
         state: dict[str, Any] | None = self._checkpointer.load(step)
@@ -153,26 +185,61 @@ def restore(state: dict[str, Any], context: PyTorchTrialContext, name: str) -> N
         context.aggregated[id(optimizer)].load_state_dict(saved)
 
 
-def _load(thing: Any, saved: Any, where: str) -> None:
+def load_same(uuid: str, uri: str, step: int) -> dict[str, Any] | None:
+    """The state of the same training by another trial, without what its search said; None: it is not there any more,
+    and this trial trains from its beginning, to the same bits."""
+    name = f"checkpoint {uuid}"
+    try:
+        with Checkpointer(uri) as checkpointer:
+            state: dict[str, Any] | None = checkpointer.load(step)
+    except (CheckpointBroken, NoCheckpoint, OSError) as error:
+        log.warning("%s: %s", name, error)
+        state = None
+    if state is None:
+        log.warning("%s is not there any more: training begins from the start", name)
+        return None
+    check_format(state, name)
+    log.info("continuing %s, of batch %d", name, step)
+    return {**state, "progress": without_search(state["progress"])}
+
+
+def load_weights(uuid: str, uri: str, step: int, context: PyTorchTrialContext) -> None:
+    """Those of another run's checkpoint, and nothing else of it. `uri`: its place, if it is known here."""
+    if not uri:
+        uri, step = job_checkpoints.find(uuid)
+    with Checkpointer(uri) as checkpointer:
+        state = checkpointer.load(step)
+    name = f"checkpoint {uuid}"
+    check_format(state, name)
+    if len(state["models"]) != len(context.models):
+        raise StateMismatch(
+            f"{name} holds {len(state['models'])} models, this trial has wrapped {len(context.models)}",
+            hint=_OTHER_CODE,
+            code="checkpoint-holds-other-objects",
+        )
+    for number, (model, saved) in enumerate(zip(context.models, state["models"], strict=True)):
+        _load(model, saved, f"{name}: models[{number}]", _OTHER_SHAPE)
+    log.info("the weights are those of %s, of batch %d", name, step)
+
+
+def _load(thing: Any, saved: Any, where: str, hint: str = _OTHER_CODE) -> None:
     try:
         thing.load_state_dict(saved)
     except (RuntimeError, ValueError, KeyError) as error:  # torch's, for shapes and names
-        raise StateMismatch(
-            f"{where} does not fit: {error}", hint=_OTHER_CODE, code="checkpoint-does-not-fit"
-        ) from error
+        raise StateMismatch(f"{where} does not fit: {error}", hint=hint, code="checkpoint-does-not-fit") from error
 
 
-def _code_folder() -> Path | None:
-    """The script's folder, otherwise the working directory; None if it cannot be saved as code."""
+def _own_code() -> Code | None:
+    """Of the script's folder, otherwise of the working directory; None if it cannot be saved as code."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     folder = Path(main).resolve().parent if main else Path.cwd()
     try:
         taken = take_snapshot(folder)
-        log.info("checkpoints are saved with the code in %s: %s", folder, taken.files.summary)
     except (UsageError, OSError) as error:
         log.warning("checkpoints are saved without code: %s", error)
         return None
-    return folder
+    log.info("checkpoints are saved with the code in %s: %s", folder, taken.files.summary)
+    return taken
 
 
 # --- a trial out of a checkpoint ---
@@ -202,7 +269,8 @@ def load_trial_from_checkpoint_path(
     """The trial that saved it, with its weights, from a folder returned by client.get_checkpoint().
 
     The class comes from the checkpoint's code; if the script itself defined it, the script is imported. `trial_class`
-    names another class. `torch_load_kwargs` is accepted and has no effect: nothing is unpickled."""
+    names another class. A trial that takes `hparams` gets those that it was trained with; `trial_kwargs` has its other
+    arguments. `torch_load_kwargs` is accepted and has no effect: nothing is unpickled."""
     folder = Path(path)
     try:
         origin = json.loads((folder / "checkpoint.json").read_text())
@@ -210,7 +278,7 @@ def load_trial_from_checkpoint_path(
         raise UsageError(
             f"{folder} is not a checkpoint: {error}", hint="client.get_checkpoint(uuid)", code="not-a-checkpoint-folder"
         ) from error
-    with Checkpointer(origin["uri"]) as checkpointer:
+    with Checkpointer(folder if has_state(folder, origin["step"]) else origin["uri"]) as checkpointer:
         state = checkpointer.load(origin["step"])
         assert checkpointer.loaded is not None
         hparams = checkpointer.loaded.hparams
@@ -218,9 +286,23 @@ def load_trial_from_checkpoint_path(
     if trial_class is None:
         trial_class = _trial_class(state["trial"], folder / "code")
     context = CheckpointLoadContext(hparams=hparams, exp_conf=state["experiment"])
-    trial = trial_class(context, **(trial_kwargs or {}))
+    trial = trial_class(context, **_arguments(trial_class, trial_kwargs or {}, hparams))
     restore(state, context, f"checkpoint {origin.get('uuid', folder)}")
     return trial
+
+
+def _arguments(kind: type[PyTorchTrial], given: Mapping[str, Any], hparams: Mapping[str, Any]) -> Mapping[str, Any]:
+    _, *others = inspect.signature(kind).parameters.values()  # the first one is the context
+    needed = [each.name for each in others if each.default is each.empty and each.kind not in _ANY_NUMBER]
+    if "hparams" in needed and "hparams" not in given:
+        given = {**given, "hparams": hparams}
+    if missing := [name for name in needed if name not in given]:
+        raise UsageError(
+            f"{kind.__name__} needs the arguments {', '.join(missing)}",
+            hint=f"load_trial_from_checkpoint_path(…, trial_kwargs={{{missing[0]!r}: …}})",
+            code="trial-arguments-missing",
+        )
+    return given
 
 
 def _trial_class(spec: Mapping[str, str], code: Path) -> type[PyTorchTrial]:

@@ -25,6 +25,7 @@ from everstep.pytorch.gradient_aggregation import AggregatedGradients
 from everstep.pytorch.profiling import ProfilerSettings, profiler_arguments
 from everstep.pytorch.reducers import MetricReducer, Reducers
 from everstep.pytorch.schedulers import LRScheduler, StepMode
+from everstep.record.trial import current_trial
 
 log = logging.getLogger("everstep")
 
@@ -299,10 +300,12 @@ class PyTorchTrialContext:
         return self.seed
 
     def get_experiment_id(self) -> int:
-        return int(self._exp_conf.get("experiment_id") or 0)
+        trial = current_trial()
+        return int(self._exp_conf.get("experiment_id") or 0) if trial is None else trial.experiment
 
     def get_trial_id(self) -> int:
-        return int(self._exp_conf.get("trial_id") or 0)
+        trial = current_trial()
+        return int(self._exp_conf.get("trial_id") or 0) if trial is None else trial.trial_id
 
     def get_initial_batch(self) -> int:
         """Where this fit began: 0, or the batch of the checkpoint it resumed from."""

@@ -12,6 +12,7 @@ import json
 import logging
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,14 @@ from everstep.native import ElasticTrainer
 from everstep.pytorch.callbacks import Callbacks
 from everstep.pytorch.checkpoints import FORMAT, TrialCheckpoints
 from everstep.pytorch.context import PyTorchTrialContext, TrainingPosition
-from everstep.pytorch.fit_plan import DueActions, FitPlan, decide_due
+from everstep.pytorch.fit_plan import UNBOUNDED, DueActions, FitPlan, decide_due
 from everstep.pytorch.metrics import TrainingMetrics
 from everstep.pytorch.profiling import Profiler
 from everstep.pytorch.progress import BatchProgress, TrialProgress
 from everstep.pytorch.reporting import Reporter
 from everstep.pytorch.train_units import Seconds
 from everstep.pytorch.trial import PyTorchTrial
+from everstep.pytorch.trial_search import TrialSearch, models_digest
 from everstep.pytorch.validation import Overtaken, Validation
 
 log = logging.getLogger("everstep")
@@ -60,6 +62,7 @@ class FitLoop:
         self._since: float | None = None  # while the clock runs
         self._last_metrics: dict[str, float] = {}  # of the last validation
         self._is_timed = False
+        self._num_fits = 0
         trainer.register("progress", self.progress)
         trainer.register("metrics", self.metrics)
         trainer.register("callbacks", callbacks)
@@ -76,9 +79,11 @@ class FitLoop:
         profiler: Profiler,
         *,
         validates_first: bool,
+        search: TrialSearch | None = None,
     ) -> str:
-        """Until the plan's end; returns why it ended."""
+        """Until the plan's end, or the search's; returns why it ended."""
         self._plan, self._reporter, self._checkpoints, self._profiler = plan, reporter, checkpoints, profiler
+        self._search, self._num_fits = search, self._num_fits + 1
         self._first = self.progress.now.batches
         self._is_timed = any(
             isinstance(u, Seconds) for u in (plan.length, plan.reporting, plan.validation, plan.checkpoint)
@@ -89,17 +94,46 @@ class FitLoop:
         self.callbacks.call("on_training_start")
         if is_rehearsal:
             self._rehearse()
-        if validates_first and not self._engine.regrouping.came_late and self.progress.now.batches == 0:
-            with contextlib.suppress(Overtaken):
-                self._validate()
-        reason = self._make_up() if self.progress.is_cut and not self._engine.regrouping.came_late else ""
+        reason = "" if self._engine.regrouping.came_late else self._begin(validates_first=validates_first)
         while not reason:
-            if plan.length.is_reached(self.progress.now) or self.progress.is_stopping:  # it was overtaken meanwhile
+            if self._is_over:  # it was overtaken meanwhile
                 reason = "the others have reached the end"
                 break
             reason = self._epoch_through()
         self._stop_clock()
         return reason
+
+    def _begin(self, *, validates_first: bool) -> str:
+        """All workers begin together: before the first batch."""
+        try:
+            if self._search is not None and (reason := self._search.begin(self._num_fits)):
+                return reason
+            if validates_first and self.progress.now.batches == 0:
+                self._validate()
+                if self._search is not None:
+                    self._search.validated(is_halt=False, is_target=False, is_end=False)
+        except Overtaken:
+            return ""
+        self._show_length()
+        return self._make_up() if self.progress.is_cut else ""
+
+    @property
+    def _is_over(self) -> bool:
+        progress = self.progress
+        return self._plan_now().length.is_reached(progress.now) or progress.is_stopping or progress.is_over
+
+    def _plan_now(self) -> FitPlan:
+        """With the search's target, which is part of the state, in place of the script's own length."""
+        target = None if self._search is None else self._search.target
+        return self._plan if target is None else replace(self._plan, target=target, length=UNBOUNDED)
+
+    def _show_length(self) -> None:
+        if self._search is not None and (target := self._search.target) is not None:
+            order = self.loader.position.order
+            assert order is not None
+            plan = self._plan_now()
+            batches = plan.length_in_batches(per_epoch=order.num_batches, global_batch=order.global_batch)
+            self._reporter.train_to(target, batches)
 
     def _rehearse(self) -> None:
         """Run a newcomer's first train_batch before it has the others' state, and throw the result away."""
@@ -187,7 +221,8 @@ class FitLoop:
             progress.once("batch", lambda: self.callbacks.call("on_training_batch_end", epoch, now.batches - 1, mine))
         self._profiler.step(now.batches)
         self._reporter.batch(now, self.metrics.last, now.records - before.records)
-        due = decide_due(self._plan, before, now, is_stopping=progress.is_stopping, is_preempted=progress.is_preempted)
+        plan, is_preempted = self._plan_now(), progress.is_preempted
+        due = decide_due(plan, before, now, is_stopping=progress.is_stopping, is_preempted=is_preempted)
         is_epoch_end = now.epochs > before.epochs
         if not due.is_anything and not is_epoch_end:
             return ""
@@ -210,24 +245,39 @@ class FitLoop:
         if is_epoch_end:
             progress.once("epoch", lambda: self.callbacks.call("on_training_epoch_end", epoch))
         if due.is_anything:
-            for known in self._gather("metrics", self.metrics.known()):
+            for known in self.gather("metrics", self.metrics.known()):
                 self.metrics.hear(known)
         if due.report:
             progress.once("report", self._report)
         if due.validate and progress.validated_at != progress.now.batches:
             self._validate()
-        if due.checkpoint and progress.saved_at != progress.now.batches:
+        is_target = self._search is not None and due.validate and progress.is_at_target
+        if (due.checkpoint or is_target) and progress.saved_at != progress.now.batches:
             self._save()
-        if not due.is_end and any(self._gather("stop", self.context.wants_stop)):  # requested by a callback: at once
+        if not due.is_end and any(self.gather("stop", self.context.wants_stop)):  # requested by a callback: at once
             progress.is_stopping = True
             return self._between(
-                decide_due(self._plan, progress.before, progress.now, is_stopping=True, is_preempted=False),
+                decide_due(self._plan_now(), progress.before, progress.now, is_stopping=True, is_preempted=False),
                 epoch,
                 is_epoch_end=False,
             )
-        if due.is_end:
+        if due.is_end or is_target:
             self._finish_saving()
+        if self._search is not None and due.validate:
+            return self._ask_search(due, is_target=is_target)
         return due.reason
+
+    def _ask_search(self, due: DueActions, *, is_target: bool) -> str:
+        """After a validation; returns the reason if the fit ends with it."""
+        assert self._search is not None
+        is_halt = due.is_end or is_target
+        with self._reporter.aside("waiting for the search"):
+            reason = self._search.validated(is_halt=is_halt, is_target=is_target, is_end=due.is_end)
+        if reason and not is_halt:
+            self._save()
+            self._finish_saving()
+        self._show_length()
+        return due.reason or reason
 
     def _step_schedulers(self, before: BatchProgress, now: BatchProgress) -> None:
         for each in self.context.lr_schedulers:
@@ -250,7 +300,7 @@ class FitLoop:
             outcome = self.validation.run(
                 self.context.models,
                 lambda: self._engine.regrouping.agreeing,
-                lambda value: self._gather(f"validation {next(rounds)}", value),
+                lambda value: self.gather(f"validation {next(rounds)}", value),
                 max_batches=1 if plan.is_test else None,
             )
         self._last_metrics = _scalars(outcome.metrics)
@@ -272,6 +322,10 @@ class FitLoop:
         value = self._last_metrics.get(plan.metric or "")
         if value is not None and plan.is_better(value, progress.best):
             progress.best, progress.best_at = value, progress.now.batches
+        if self._search is not None:
+            before, now = progress.before, progress.now
+            is_planned = not now.batches or (plan.validation is not None and plan.validation.is_due(before, now))
+            progress.result = self._search.result(self._last_metrics, self.context.models, is_planned=is_planned)
         self.callbacks.call("on_validation_epoch_end", outputs)
         self.callbacks.call("on_validation_end", metrics)
         self._reporter.validated(progress.now, metrics, progress.best_at == progress.now.batches)
@@ -285,6 +339,10 @@ class FitLoop:
         progress.saved_at = progress.now.batches  # in the saved state, too
         state["progress"] = progress.state_dict()
         is_current = progress.validated_at == progress.now.batches
+        if self._search is not None:
+            known = progress.result if is_current else None
+            digest = known["digest"] if known is not None else models_digest(self.context.models)
+            self._checkpoints.note_digest(progress.now.batches, digest)
         self._checkpoints.save(progress.now.batches, state, self._last_metrics if is_current else {})
 
     def _finish_saving(self) -> None:
@@ -292,7 +350,7 @@ class FitLoop:
         for number in range(MOST_TRIES):
             world = self._engine.world
             is_saved = self._checkpoints.finish()
-            found = self._gather(f"saved {number}", [is_saved, world.generation, world.rank])
+            found = self.gather(f"saved {number}", [is_saved, world.generation, world.rank])
             has_chief = any(rank == 0 for *_, rank in found)  # without it no checkpoint is complete
             is_void = any(generation != self._engine.world.generation for _, generation, _ in found)
             if (has_chief and all(is_saved for is_saved, *_ in found)) or not is_void:
@@ -335,7 +393,7 @@ class FitLoop:
             "callbacks": self.callbacks.state_dict(),
         }
 
-    def _gather(self, name: str, value: Any) -> list[Any]:
+    def gather(self, name: str, value: Any) -> list[Any]:
         found = self._engine.gather(value, name)
         if found is None:
             raise Overtaken

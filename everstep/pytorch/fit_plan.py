@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from everstep.errors import UsageError
+from everstep.pytorch.config_lengths import configured_length, configured_period
 from everstep.pytorch.progress import BatchProgress
 from everstep.pytorch.train_units import Batch, Epoch, Record, TrainUnit, check_unit
+from everstep.search.config import is_smaller_better
 
 POLICIES = ("best", "all", "none")
+UNBOUNDED = Batch(1 << 53)  # the search alone decides how long a trial trains
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FitPlan:
     length: TrainUnit
+    target: TrainUnit | None = None  # of a search: here all validate, save, and ask how to continue
     reporting: TrainUnit
     validation: TrainUnit | None = None
     checkpoint: TrainUnit | None = None
@@ -27,13 +31,13 @@ class FitPlan:
     is_test: bool = False
 
     def is_better(self, value: float, best: float | None) -> bool:
-        if math.isnan(value):
+        if not math.isfinite(value):
             return False
         return best is None or (value < best if self.smaller_is_better else value > best)
 
     def length_in_batches(self, *, per_epoch: int, global_batch: int) -> int | None:
         """For progress and ETA; None: a time."""
-        length = self.length
+        length = self.length if self.target is None else self.target
         if isinstance(length, Batch):
             return int(length.count)
         if isinstance(length, Epoch):
@@ -46,12 +50,13 @@ class DueActions:
     report: bool = False
     validate: bool = False
     checkpoint: bool = False
+    is_target: bool = False
     is_end: bool = False
     reason: str = ""
 
     @property
     def is_anything(self) -> bool:
-        return self.report or self.validate or self.checkpoint or self.is_end
+        return self.report or self.validate or self.checkpoint or self.is_target or self.is_end
 
 
 def decide_due(
@@ -61,11 +66,14 @@ def decide_due(
     if is_preempted:
         return DueActions(checkpoint=True, is_end=True, reason="all workers were asked to leave")
     is_reached = plan.length.is_reached(now)
+    is_target = plan.target is not None and plan.target.is_reached(now)
     is_end = is_reached or is_stopping
+    is_halt = is_target or is_end
     return DueActions(
-        report=is_end or plan.reporting.is_due(before, now),
-        validate=is_end or (plan.validation is not None and plan.validation.is_due(before, now)),
-        checkpoint=is_end or (plan.checkpoint is not None and plan.checkpoint.is_due(before, now)),
+        report=is_halt or plan.reporting.is_due(before, now),
+        validate=is_halt or (plan.validation is not None and plan.validation.is_due(before, now)),
+        checkpoint=is_halt or (plan.checkpoint is not None and plan.checkpoint.is_due(before, now)),
+        is_target=is_target,
         is_end=is_end,
         reason=f"{plan.length} reached" if is_reached else "a stop was requested" if is_stopping else "",
     )
@@ -80,11 +88,19 @@ def make_plan(
     reporting: object,
     policy: object,
     is_test: bool,
+    is_trial: bool = False,
 ) -> FitPlan:
-    """From the arguments of `fit`; the job file's searcher gives the length where they do not, and the metric."""
+    """From the arguments of `fit`. Where they say nothing, the job file does: its searcher's max_length, and
+    min_validation_period and min_checkpoint_period; its searcher also has the metric.
+
+    is_trial: of a search, which says how long to train; the length counts only where it says nothing."""
     searcher = exp_conf.get("searcher") or {}
+    is_test = is_test or exp_conf.get("test_mode") is True  # of `everstep e create --test`
     if length is None:
-        length = _configured_length(exp_conf)
+        length = configured_length(exp_conf) or (UNBOUNDED if is_trial else None)
+    if not is_test:
+        validation = configured_period(exp_conf, "min_validation_period") if validation is None else validation
+        checkpoint = configured_period(exp_conf, "min_checkpoint_period") if checkpoint is None else checkpoint
     if length is None and not is_test:
         raise UsageError(
             "fit() without max_length", hint="give it here, or in the job file's searcher", code="max-length-missing"
@@ -102,30 +118,6 @@ def make_plan(
         checkpoint=None if checkpoint is None else check_unit("checkpoint_period", checkpoint),
         policy=str(policy),
         metric=searcher.get("metric"),
-        smaller_is_better=bool(searcher.get("smaller_is_better", True)),
+        smaller_is_better=is_smaller_better(searcher),
         is_test=is_test,
     )
-
-
-def _configured_length(exp_conf: Mapping[str, Any]) -> TrainUnit | None:
-    """The job file's searcher.max_length: {batches: n}, {epochs: n} or {records: n}."""
-    given = (exp_conf.get("searcher") or {}).get("max_length")
-    if given is None:
-        return None
-    if isinstance(given, int):
-        return Batch(given)
-    units = {"batches": Batch, "epochs": Epoch, "records": Record}
-    if not isinstance(given, Mapping) or len(given) != 1 or next(iter(given)) not in units:
-        raise UsageError(
-            f"searcher.max_length: {given!r}",
-            hint="one of batches, epochs, records: {batches: 937}",
-            code="searcher-max-length-unknown",
-        )
-    ((unit, value),) = given.items()
-    if unit == "records" and "global_batch_size" not in (exp_conf.get("hyperparameters") or {}):
-        raise UsageError(
-            f"searcher.max_length of {value} records, but no global_batch_size",
-            hint="add global_batch_size to hyperparameters, or give the length in batches or epochs",
-            code="searcher-max-length-without-batch-size",
-        )
-    return units[unit](value)

@@ -18,6 +18,7 @@ from everstep.engine.arguments import check_count
 from everstep.engine.backend import check_wish
 from everstep.engine.seeds import seed_everything
 from everstep.pytorch.context import PyTorchTrialContext
+from everstep.record.trial import current_trial
 
 
 @contextlib.contextmanager
@@ -42,13 +43,15 @@ def init(
     to the largest number of workers.
     reduce: "exact" gives the same bits for every number of workers, "fast" does not. threads: of torch, in exact mode.
     backend: how gradients travel: "nccl", "gloo", or "auto"; defaults to EVERSTEP_BACKEND, otherwise to "auto".
-    seed: for the initial weights and all randomness. checkpoints: a directory or URL to save them in."""
+    seed: for the initial weights and all randomness; defaults to the trial's, otherwise to the job file's
+    experiment_seed. checkpoints: a directory or URL to save them in."""
     if backend is not None:
         check_wish(backend)
     exp_conf = dict(experiment_config() if exp_conf is None else exp_conf)
     hparams = dict((exp_conf.get("hyperparameters") or {}) if hparams is None else hparams)
     if seed is None:
-        seed = int((exp_conf.get("reproducibility") or {}).get("experiment_seed") or 0)
+        trial, configured = current_trial(), (exp_conf.get("reproducibility") or {}).get("experiment_seed")
+        seed = int(configured or 0) if trial is None else trial.seed
     is_several = env.coordinator_url() is not None or env.torchrun_size() > 1
     has_torchs_group = dist.is_available() and dist.is_initialized() and not process_engine.is_default_group_ours()
     engine = process_engine.current(is_fixed=has_torchs_group)

@@ -5,7 +5,7 @@ callback) is entered in the step's journal, so a worker that receives a peer's s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -32,6 +32,10 @@ class TrialProgress:
     is_preempted: bool = False  # all workers were asked to leave
     is_cut: bool = False  # saved before everything due after the last batch was done
     epoch_begun: int = -1  # callbacks were notified of its start
+    target: int = 0  # of a search: the number of the one being trained to …
+    target_length: int | None = None  # … and its length; None: to the end of the script
+    result: dict[str, Any] | None = None  # of the last validation, for the search; it may not know it yet
+    is_over: bool = False  # the search has stopped the trial
     journal: list[str] = field(default_factory=list)
 
     def advance(self, now: BatchProgress) -> None:
@@ -49,6 +53,8 @@ class TrialProgress:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for each in fields(self):
+            if each.name not in state:  # saved by an earlier version
+                continue
             value = state[each.name]
             setattr(self, each.name, BatchProgress(**value) if each.name in ("before", "now") else value)
         self.journal = list(self.journal)
@@ -56,4 +62,17 @@ class TrialProgress:
     def resume(self, state: dict[str, Any]) -> None:
         """From a checkpoint: a request to stop belonged to the earlier run."""
         self.load_state_dict(state)
-        self.is_stopping = self.is_preempted = False
+        self.is_stopping = self.is_preempted = self.is_over = False
+
+    @property
+    def is_at_target(self) -> bool:
+        """The search's target was reached, and validated."""
+        length = self.target_length
+        return self.result is not None and length is not None and bool(self.result["length"] >= length)
+
+
+def without_search(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a trial whose training another one continues: targets are of its own search, and a result at one is, too."""
+    result = state.get("result")
+    is_planned = result is not None and bool(result.get("is_planned"))
+    return {**state, "target": 0, "target_length": None, "result": result if is_planned else None}

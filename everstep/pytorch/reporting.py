@@ -79,6 +79,10 @@ class Reporter:
             self._say(f"resuming from batch {progress.batches} (checkpoint {resumed_from})")
         self._pace.skip_to(time.monotonic())
 
+    def train_to(self, length: TrainUnit, length_batches: int | None) -> None:
+        """Another target from now on."""
+        self._length, self._length_batches = length, length_batches
+
     def batch(self, progress: BatchProgress, metrics: Mapping[str, Any] | None, num_samples: int) -> None:
         """After each batch. `num_samples`: of the global batch."""
         now = time.monotonic()

@@ -27,11 +27,13 @@ from everstep.errors import UsageError
 from everstep.pytorch.fit_plan import FitPlan
 from everstep.pytorch.progress import BatchProgress
 from everstep.pytorch.train_units import TrainUnit
+from everstep.record.trial import trial_folder, trial_key
 from everstep.storage import private_file
 from everstep.storage.base import full_uri, open_storage
 
 if TYPE_CHECKING:
     from everstep.pytorch.context import PyTorchTrialContext
+    from everstep.record.trial import TrialFacts
 
 log = logging.getLogger("everstep")
 
@@ -261,11 +263,14 @@ class RunPaths:
 _fits: Counter[tuple[str, str]] = Counter()  # of this process, by name and hyperparameters
 
 
-def choose_paths(context: PyTorchTrialContext, plan: FitPlan) -> RunPaths:
+def choose_paths(context: PyTorchTrialContext, plan: FitPlan, trial: TrialFacts | None = None) -> RunPaths:
     """For the next fit of this process. Checkpoints go where the script says; otherwise to a place of the run's own, in
     the storage that the job file names or in the run's folder.
 
-    Workers of a job find it by the job's name; in a world that does not change, the chief chooses."""
+    Workers of a job find it by the job's name; in a world that does not change, the chief chooses. A trial of a search
+    has one place for all its fits."""
+    if trial is not None:
+        return _trial_paths(context, trial)
     exp_conf, job = context.get_experiment_config(), env.job() if env.coordinator_url() else None
     name = str(exp_conf.get("name") or _script_name()) + ("-test" if plan.is_test else "")
     storage = exp_conf.get("checkpoint_storage") or {}
@@ -285,16 +290,41 @@ def choose_paths(context: PyTorchTrialContext, plan: FitPlan) -> RunPaths:
             stored = str(held[1].path)
     folder = context.agree(folder)
     stored = None if configured is None else context.agree(stored)
-    kept = storage if isinstance(storage, Mapping) else {}
-    latest = kept.get("save_trial_latest", 2)
+    latest, best = _kept(storage)
     return RunPaths(
         folder=Path(folder),
         checkpoints=context.checkpoints or stored or f"{folder}/checkpoints",
-        keep_latest=None if latest is None else max(latest, 1),  # the newest is never deleted
-        keep_best=kept.get("save_trial_best", 1),
+        keep_latest=latest,
+        keep_best=best,
         _stored=stored if held else None,
         _held=held,
     )
+
+
+def _trial_paths(context: PyTorchTrialContext, trial: TrialFacts) -> RunPaths:
+    """By the trial's own name, wherever it is started: no other trial has this place, and a parked one finds it again.
+    Checkpoints that the script gives a place are in a folder of the trial's own there."""
+    storage = context.get_experiment_config().get("checkpoint_storage") or {}
+    name = plain_name(trial_key(trial))
+    folder = private_file.make_folder(trial_folder(trial))
+    base = context.checkpoints or storage_uri(storage)
+    latest, best = _kept(storage)
+    return RunPaths(
+        folder=folder,
+        checkpoints=f"{folder}/checkpoints" if base is None else f"{full_uri(base)}/{name}",
+        keep_latest=latest,
+        keep_best=best,
+        _stored=None,
+        _held=[],
+    )
+
+
+def _kept(storage: Any) -> tuple[int | None, int]:
+    """How many of the latest checkpoints, and of the best; the newest is never deleted."""
+    kept = storage if isinstance(storage, Mapping) else {}
+    latest = kept.get("save_trial_latest", 2)
+    best = max(kept.get("save_trial_best", 1), kept.get("save_experiment_best", 0))  # all of these may be this trial's
+    return None if latest is None else max(latest, 1), best
 
 
 def storage_uri(storage: Any) -> str | None:

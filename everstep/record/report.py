@@ -3,8 +3,13 @@
     everstep.report({"loss": loss, "accuracy": accuracy}, step=step)
 
 Rank 0 reports, whichever worker that is at the time; on all others the call does nothing. A thread sends what is
-reported, so the call never waits. Outside a job, metrics are not kept: this is logged once, and nothing else
-happens, so the same script runs anywhere. What could not be delivered is logged when the script ends."""
+reported, so the call does not wait. Outside a job, metrics are not kept: this is logged once, and nothing else
+happens, so the same script runs anywhere. What could not be delivered is logged when the script ends.
+
+In a trial of an experiment, a report that has the searcher's metric waits for the search's decision, and returns it:
+
+    if not everstep.report({"val_loss": loss}, step=step):
+        break"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.errors import UsageError
+from everstep.record import report_answer
 from everstep.record.numbers import split
 from everstep.record.sender import MetricSender, open_sender
 from everstep.record.standing import current
@@ -29,14 +35,22 @@ _sender: MetricSender | None = None
 _is_said = False
 
 
-def report(metrics: Mapping[str, Any], *, step: int) -> None:
+def report(metrics: Mapping[str, Any], *, step: int) -> bool:
     """Keep these metrics of this step with the job. Numbers, also tensors and arrays of one, become series that
-    `everstep metrics` shows; anything else is kept as JSON. A later report of the same step replaces this one."""
-    global _sender, _is_said
+    `everstep metrics` shows; anything else is kept as JSON. A later report of the same step replaces this one.
+
+    Returns whether to continue: outside a trial always True. In a trial, the searcher's metric is a result, at the
+    length that the report has under the searcher's unit, as in {"loss": loss, "epochs": 3}; for batches, `step` will
+    do. Call it on all workers, between two steps. False: the trial is over, so end the script."""
     step = _checked(metrics, step)
     standing = current()
-    if not standing.is_reporter:
-        return
+    if standing.is_reporter:
+        _send(metrics, step, standing.generation)
+    return report_answer.decide(metrics, step)
+
+
+def _send(metrics: Mapping[str, Any], step: int, generation: int) -> None:
+    global _sender, _is_said
     if _sender is None:
         _sender = open_sender()
         if _sender is None:
@@ -46,7 +60,6 @@ def report(metrics: Mapping[str, Any], *, step: int) -> None:
             return
         atexit.register(close)
     values, details = split(metrics)
-    generation = standing.generation
     _sender(MetricReport(step=step, time=time.time(), generation=generation, values=values, details=details))
 
 

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 MOST_WAITING = 10_000
 MOST_AT_ONCE = 500
+GATHER_S = 0.1  # after a call: a short trial has several reports in this time, which then share one call
 CLOSE_S = 5.0
 
 
@@ -45,7 +46,7 @@ class MetricSender:
     def __init__(self, coordinator: Coordinator, send: Callable[[MetricReports], MetricsKept]) -> None:
         self._coordinator, self._call = coordinator, send
         self._waiting: queue.Queue[MetricReport | None] = queue.Queue()  # None, once closed
-        self._has_given_up = threading.Event()
+        self._is_closing, self._has_given_up = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._num_lost, self._why_lost = 0, ""
         self._num_outdated, self._why_outdated = 0, ""
@@ -65,6 +66,7 @@ class MetricSender:
 
     def close(self, deadline_s: float = CLOSE_S) -> None:
         """Send the rest, for at most `deadline_s`; then report what was lost."""
+        self._is_closing.set()
         done = self._waiting.all_tasks_done
         with done:
             done.wait_for(lambda: not self._waiting.unfinished_tasks, deadline_s)
@@ -88,6 +90,7 @@ class MetricSender:
                 self._waiting.task_done()
             if None in reports:
                 return
+            self._is_closing.wait(GATHER_S)
 
     def _send(self, reports: Sequence[MetricReport]) -> None:
         """If they are refused, in halves, so that one refused report does not lose the others."""

@@ -12,5 +12,6 @@ The script reports by events: `everstep.events.emit("result", weights_digest=…
 
 from everstep.testing.cluster import Cluster, ClusterError, Result
 from everstep.testing.network import can_make_hosts
+from everstep.testing.simulated_pool import SimulatedPool, SimulatedRun, SimulatedTrial
 
-__all__ = ["Cluster", "ClusterError", "Result", "can_make_hosts"]
+__all__ = ["Cluster", "ClusterError", "Result", "SimulatedPool", "SimulatedRun", "SimulatedTrial", "can_make_hosts"]

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from everstep.cli.logs import _shown
+from everstep.cli.logs import shown_line
 from everstep.cli.printable import printable
 from everstep.cli.tables import table
 from everstep.wire import LoggedLine
@@ -32,7 +32,7 @@ def test_control_characters_are_shown_and_colors_left_out(text: str, shown: str)
 
 def test_a_line_of_a_log_cannot_clear_the_screen() -> None:
     line = LoggedLine(worker="w0", node="n0", rank=0, line=0, time=1.0, level=20, stream="stdout", text="\x1b[2Jx")
-    assert _shown(line, is_one=False) == "n0 | [w0] \\x1b[2Jx"
+    assert shown_line(line, is_one=False) == "n0 | [w0] \\x1b[2Jx"
 
 
 def test_a_name_in_a_table_is_neither_markup_nor_obeyed() -> None:

@@ -128,3 +128,23 @@ def test_everstep_run_passes_the_file_on_to_its_workers(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "lr 0.5 j1" in done.stdout
+
+
+def test_a_trial_has_numbers_its_own_hyperparameters_and_the_checkpoint_that_it_begins_with(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(monkeypatch, job / "experiment.json", json.dumps({"hyperparameters": {"lr": 0.5}}))
+    uuid = "11111111-2222-3333-4444-555555555555"
+    facts = {"experiment": 12, "trial": 7, "trial_id": 31, "seed": 123, "warm_start": uuid}
+    monkeypatch.setenv(env.TRIAL, json.dumps(facts))
+
+    trial = info().trial
+
+    assert (trial.experiment_id, trial.trial_id, trial.trial_seed) == (12, 31, 123)
+    assert trial.hparams == everstep.get_hparams() == {"lr": 0.5}
+    assert info().latest_checkpoint == uuid
+
+
+def test_outside_a_job_there_are_no_hyperparameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(env.EXPERIMENT, raising=False)
+    assert everstep.get_hparams() == {}

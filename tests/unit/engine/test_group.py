@@ -12,9 +12,18 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo
 
 from everstep.engine import group, sockets
-from everstep.engine.group import FORM_S, LARGEST_WORLD, GroupForming, check_size, form_s, generation_store, gloo_words
+from everstep.engine.group import (
+    FORM_S,
+    LARGEST_WORLD,
+    Group,
+    GroupForming,
+    check_size,
+    form_s,
+    generation_store,
+    gloo_words,
+)
 from everstep.engine.world import World
-from everstep.errors import UsageError
+from everstep.errors import PeerLost, UsageError
 
 
 def world(port: int) -> World:
@@ -38,6 +47,17 @@ def test_where_nobody_listens_an_attempt_that_is_given_up_ends_before_the_script
         thread.join(FORM_S)
         assert ends == ["given up"]
         thread.join()
+
+
+def test_who_is_alone_asks_nobody_and_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short trial on one slot gathers a dozen times."""
+    alone = Group(World(generation=1, rank=0, size=1))
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: pytest.fail(f"{thread.name} was started"))
+    assert alone.gather(b"mine") == alone.gather(b"mine", [0]) == [b"mine"]
+    monkeypatch.undo()
+    alone.break_()
+    with pytest.raises(PeerLost):
+        alone.gather(b"mine")
 
 
 def test_the_time_for_forming_grows_with_the_world() -> None:

@@ -124,6 +124,18 @@ def test_a_worker_that_is_still_needed_settles_again_and_then_leaves(worker: Wor
     assert worker.at == (EngineState.LEAVING, 2)
 
 
+def test_a_worker_asked_to_leave_that_is_still_needed_takes_a_further_step_and_then_leaves(worker: Worker) -> None:
+    worker.train_one_step()
+    worker.engine.regrouping.is_asked_to_leave = True  # SIGTERM
+    worker.membership.refusals = 1
+    worker.train_one_step()
+    worker.train_one_step()
+    assert worker.at == (EngineState.LEAVING, 2)
+    assert worker.engine.step == 3
+    with pytest.raises(Leaving):
+        worker.train_one_step()
+
+
 def test_a_worker_that_never_trained_may_leave_at_once(worker: Worker) -> None:
     worker.engine.regrouping.leave("its script ended")
     assert worker.at == (EngineState.LEAVING, 0)

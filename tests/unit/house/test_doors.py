@@ -22,6 +22,7 @@ DOORS: dict[str, tuple[tuple[str, ...], str, dict[str, str]]] = {
         {
             "nursery/preload.py": "the fork server rehearses in a fork",
             "nursery/server.py": "forking is what the fork server does",
+            "launcher/spare_saver.py": "a fork that has imported what a saver needs",
         },
     ),
     "waits": (

@@ -120,6 +120,15 @@ def test_slots_of_determined_ask_for_gpus_unless_they_are_cpus(more: str, num_gp
     assert (job.resources.gpu, num_workers_of(job)) == (num_gpus, 2)
 
 
+@pytest.mark.parametrize(
+    ("given", "num_bytes"),
+    [("1.5 gb", 3 * 2**29), ("1219021 b", 1219021), ("2Gi", 2**31), ("4G", 2**32), ("4g", 2**32), ("4GB", 2**32)],
+)
+def test_sizes_of_determined_are_powers_of_1024_in_any_case(given: str, num_bytes: int) -> None:
+    job = load(f"entrypoint: train:Trial\nmax_restarts: 1\nsearcher: single\nresources: {{shm_size: {given}}}").job
+    assert job.resources.shm == num_bytes
+
+
 DETERMINED = """
 name: full
 description: a long one
@@ -158,14 +167,34 @@ def test_all_of_determined_that_has_a_place_is_carried_over() -> None:
     )
     assert job.platform.kubernetes is not None and job.platform.kubernetes.raw == {"spec": {"hostNetwork": True}}
     assert job.platform.slurm is not None and job.platform.slurm.raw == ("--exclude=n7",)
+    assert job.description == "a long one"
+    assert job.searcher is not None and job.searcher.stop_once is True
     assert load(to_yaml(job)).job == job
+
+
+def test_a_class_of_determined_is_trained_by_the_harness() -> None:
+    job = load("entrypoint: model_def:MyTrial\nresources: {slots_per_trial: 2}\nsearcher: {name: custom}").job
+    assert (job.entrypoint, job.args, job.title) == (
+        ("-m", "everstep.pytorch.harness"),
+        ("model_def:MyTrial",),
+        "MyTrial",
+    )
+    assert job.entry == load("entrypoint: model_def:MyTrial").job.entry
+
+
+def test_keys_of_ours_may_stand_beside_those_of_determined() -> None:
+    text = DETERMINED + "reuse: true\ndata: {version: 2}\nargs: [--more, 1.50]\nenv: {B: y, D: 0.10}\nrestarts: 9\n"
+    loaded = load(text)
+    assert loaded.system == "Determined"
+    assert (loaded.job.reuse, loaded.job.args) == (True, ("--lr", "0.10", "--more", "1.50"))
+    assert loaded.job.env == {"A": "1", "B": "y", "D": "0.10"}
+    assert loaded.job.restarts == 0 and any("restarts" in note for note in loaded.notes)
 
 
 def test_all_of_determined_that_has_none_is_said_and_no_password_shown() -> None:
     told = "\n".join(load(DETERMINED).notes)
-    for part in ("description", "workspace", "resources.resource_pool", "searcher.stop_once", "registry_auth"):
+    for part in ("workspace", "resources.resource_pool", "registry_auth"):
         assert part in told
-    assert "adaptive_asha is not supported yet" in told
     assert "used the value for cuda, not for cpu" in told
     assert "environment variable C" in told
     assert "checkpoint_storage.secret_key (line 12) was not carried over" in told
@@ -175,7 +204,6 @@ def test_all_of_determined_that_has_none_is_said_and_no_password_shown() -> None
 @pytest.mark.parametrize(
     ("entrypoint", "told"),
     [
-        ("model_def:Trial", "is a class; Everstep needs a script"),
         ("python3 -m determined.launch.horovod python3 train.py", "starts workers its own way"),
         ("if x; then torchrun train.py; fi", "torchrun cannot be removed from a longer script"),
         ("torchrun --nnodes 2", "starts nothing"),

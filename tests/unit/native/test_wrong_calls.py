@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,23 @@ def test_a_step_without_a_gradient(is_of_another: bool) -> None:
                 optimizer.step()
 
     assert refused(train).code == "step-without-gradients"
+
+
+def test_a_worker_of_a_stopped_job_shows_the_reason_without_our_own_lines(tmp_path: Path) -> None:
+    script = """
+        import everstep
+        from everstep.errors import JobStopped
+
+        everstep.ElasticTrainer
+        ours = compile("raise JobStopped('w0: ValueError: my bug')", everstep.__file__, "exec")
+        exec(ours)
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+
+    told = run(sys.executable, "train.py", folder=tmp_path).stderr
+
+    assert "JobStopped: w0: ValueError: my bug" in told
+    assert "train.py" in told and everstep.__file__ not in told
 
 
 def test_what_a_script_dies_of_is_shown_without_our_own_lines(tmp_path: Path) -> None:

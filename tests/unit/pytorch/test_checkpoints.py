@@ -268,6 +268,13 @@ def test_how_many_are_kept_can_be_configured() -> None:
     assert steps_in() == [1, 2, 6]
 
 
+def test_as_many_are_kept_as_may_be_the_best_of_the_experiment() -> None:
+    storage = {"save_trial_latest": 1, "save_trial_best": 0, "save_experiment_best": 2}
+    context = {"exp_conf": {"searcher": {"metric": "value"}, "checkpoint_storage": storage}}
+    saved("all", KEPT | context, 3.0, 1.0, 4.0, 5.0, 6.0, 7.0)
+    assert steps_in() == [1, 2, 6]
+
+
 def storages(folder: Path) -> list[Any]:
     """As people configure them: a shared folder, a bucket."""
     return [

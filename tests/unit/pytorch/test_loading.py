@@ -103,6 +103,35 @@ def test_arguments_of_the_trial_and_another_class(uuid: str) -> None:
     assert type(loaded) is Other and loaded.model.weight.item() == 2.0**-3
 
 
+def test_a_trial_that_takes_hparams_gets_those_that_it_was_trained_with(uuid: str) -> None:
+    path = client.get_checkpoint(uuid)
+    with everstep.import_from_path(path + "/code/"):
+        import my_model
+
+    class Guided(my_model.Mine):  # type: ignore[misc]
+        def __init__(self, context: Any, hparams: Any) -> None:
+            super().__init__(context)
+            self.lr = hparams["lr"]
+
+    assert load_trial_from_checkpoint_path(path, trial_class=Guided).lr == 0.25  # type: ignore[attr-defined]
+    given = {"hparams": {"lr": 1.0}}
+    assert load_trial_from_checkpoint_path(path, Guided, given).lr == 1.0  # type: ignore[attr-defined]
+
+
+def test_a_missing_argument_of_the_trial_is_named(uuid: str) -> None:
+    path = client.get_checkpoint(uuid)
+    with everstep.import_from_path(path + "/code/"):
+        import my_model
+
+    class Wide(my_model.Mine):  # type: ignore[misc]
+        def __init__(self, context: Any, width: int, depth: int = 1) -> None:
+            super().__init__(context)
+
+    with refused("trial-arguments-missing", UsageError) as caught:
+        load_trial_from_checkpoint_path(path, Wide)
+    assert "Wide needs the arguments width" in str(caught.value)
+
+
 def test_what_is_to_be_ignored_is_not_in_the_code(uuid: str) -> None:
     code = Path(client.get_checkpoint(uuid)) / "code"
     assert sorted(path.name for path in code.iterdir() if not path.name.startswith(".")) == ["my_model.py", "train.py"]

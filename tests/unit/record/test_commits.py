@@ -43,6 +43,26 @@ def test_calls_gather_while_others_are_kept():
     assert store.batches == [[2], [3, 4]]
 
 
+def test_a_call_that_comes_alone_does_not_wait_for_others(monkeypatch):
+    monkeypatch.setattr(commits, "LINGER_S", 600.0)
+    thread = CommitThread(lambda calls: [MetricsKept(num_points=each.num_points) for each in calls])
+    assert thread.submit(call(2)).result(60).num_points == 2
+    thread.close()
+
+
+def test_after_a_long_transaction_the_next_one_waits_for_more_calls(monkeypatch):
+    monkeypatch.setattr(commits, "LINGER_S", 600.0)
+    monkeypatch.setattr(commits, "LINGERS", 1e9)
+    store = SlowStore()
+    store.may_end.set()
+    thread = CommitThread(store.keep)
+    thread.submit(call(1)).result(60)
+    waiting = [thread.submit(call(n)) for n in (2, commits.ENOUGH_POINTS)]
+    assert [each.result(60).num_points for each in waiting] == [2, commits.ENOUGH_POINTS]
+    thread.close()
+    assert store.batches == [[1], [2, commits.ENOUGH_POINTS]]
+
+
 def test_while_too_many_points_wait_a_call_is_told_to_come_back(monkeypatch):
     monkeypatch.setattr(commits, "MOST_WAITING", 5)
     store = SlowStore()
@@ -50,7 +70,7 @@ def test_while_too_many_points_wait_a_call_is_told_to_come_back(monkeypatch):
     thread.submit(call(2))
     assert store.has_begun.wait(60)
     waiting = thread.submit(call(4))
-    with pytest.raises(TemporaryError, match="4 points of metrics wait for the store, the limit is 5") as refused:
+    with pytest.raises(TemporaryError, match="4 points of metrics wait for the store; the limit is 5") as refused:
         thread.submit(call(2))
     assert refused.value.code == "metrics-queue-full"
     store.may_end.set()

@@ -8,10 +8,12 @@ import math
 import pytest
 
 import everstep
+from everstep.errors import UsageError
 from everstep.record import report as reporting
-from everstep.record import standing
+from everstep.record import report_answer, standing
 from everstep.record.numbers import split
 from everstep.record.standing import Standing
+from everstep.record.trial import TrialFacts
 from lab.refused import refused
 
 
@@ -87,3 +89,26 @@ def test_numbers_of_all_kinds_are_numbers_and_the_rest_is_kept_as_it_is():
     )
     assert values == {"a": 1.0, "b": 1.0, "c": "nan", "d": "-inf", "e": 2.5, "f": "inf"}
     assert details == {"g": None, "h": [1, None]}
+
+
+def test_steps_are_not_taken_for_epochs(sent, monkeypatch):
+    facts = TrialFacts(experiment=1, trial=1, trial_id=1, metric="loss", unit="epochs")
+    monkeypatch.setattr(report_answer, "current_trial", lambda: facts)
+    with pytest.raises(UsageError, match="counts lengths by 'epochs', which is missing") as caught:
+        everstep.report({"loss": 1.0}, step=16)
+    assert caught.value.code == "searcher-time-metric-missing"
+    assert '{"loss": …, "epochs": …}' in str(caught.value.hint)
+
+
+def test_a_trial_that_never_reports_the_searchers_metric_is_told_so_at_its_end(sent, monkeypatch, caplog):
+    facts = TrialFacts(experiment=1, trial=1, trial_id=1, metric="val_loss")
+    monkeypatch.setattr(report_answer, "current_trial", lambda: facts)
+    monkeypatch.setattr(report_answer, "_others", ())
+    ends = []
+    monkeypatch.setattr(report_answer.atexit, "register", lambda call, *args: ends.append((call, args)))
+
+    assert everstep.report({"loss": 1.0}, step=1) and everstep.report({"loss": 0.5}, step=2)
+    ((call, args),) = ends
+    call(*args)
+
+    assert "report() never got the searcher's metric val_loss, only loss: correct searcher.metric" in caplog.text

@@ -1,73 +1,44 @@
-"""`everstep experiment …`, short `everstep e …`: so far, what a search will cost."""
+"""`everstep experiment …`, or `everstep e …` for short: the verbs of experiments, with Determined's names."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import click
-from rich.console import Console
 
-from everstep.cli.options import command
-from everstep.cli.tables import print_json, table
-from everstep.job_file.search_sections import read_search
-from everstep.search.preview import FULL, Preview, preview
-from everstep.settings import setting
+from everstep.cli.lazy_group import LazyGroup
+
+_COMMANDS = {  # name: (module, one line for --help; "" hides it)
+    "create": ("experiment_create", "Create an experiment; on this machine, show it until it ends."),
+    "preview": ("experiment_preview", "Show how many trials would train to each length, and the cost."),
+    "list": ("experiment_show", "List experiments."),
+    "describe": ("experiment_describe", "Show an experiment: its state, best result and trials."),
+    "config": ("experiment_show", "Print the file that an experiment was created with."),
+    "logs": ("experiment_logs", "Print the output of a trial."),
+    "list-trials": ("experiment_show", "List the trials of an experiment (short: lt)."),
+    "list-checkpoints": ("experiment_show", "List the checkpoints of an experiment (short: lc)."),
+    "download": ("experiment_files", "Download the best checkpoints of an experiment."),
+    "download-model-def": ("experiment_files", "Download the code of an experiment."),
+    "pause": ("experiment_verbs", "Pause an experiment: its trials save and free their slots."),
+    "activate": ("experiment_verbs", "Continue a paused experiment."),
+    "cancel": ("experiment_verbs", "End an experiment; its trials save first."),
+    "kill": ("experiment_verbs", "End an experiment at once."),
+    "continue": ("experiment_create", "Create an experiment that starts from another one's best weights."),
+    "fork": ("experiment_create", "Create an experiment with the file and code of another one."),
+    "archive": ("experiment_verbs", "Hide an experiment from the list once it is over."),
+    "unarchive": ("experiment_verbs", "Show an archived experiment again."),
+    "delete": ("experiment_verbs", "Delete an experiment and its checkpoints."),
+    "wait": ("experiment_verbs", "Wait until an experiment is over."),
+    "verify": ("experiment_verify", "Train a trial again, and compare its weights bit for bit."),
+    "label": ("experiment_verbs", "Add or remove a label."),
+    "set": ("experiment_verbs", "Set the name, notes, checkpoints to keep, share of the pool, or time limit."),
+    "lt": ("experiment_show", ""),
+    "lc": ("experiment_show", ""),
+    "unpause": ("experiment_verbs", ""),
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreviewOptions:
-    file: Path = setting(..., "A job file, or Determined's experiment file", is_argument=True, metavar="FILE")
-    changes: tuple[str, ...] = setting(
-        (), "Change a key, such as searcher.max_trials=64; repeatable", option="--set", metavar="KEY=VALUE"
-    )
-    batch_s: float | None = setting(
-        None, "Time for one batch (or epoch, as max_length counts) on one slot", metavar="SECONDS", above=0
-    )
-    slots: int = setting(1, "Number of slots", metavar="N", least=1)
-    json: bool = setting(False, "Print JSON instead of a table")
-
-
-@click.group(no_args_is_help=True)
+@click.group(cls=LazyGroup, table=_COMMANDS, no_args_is_help=True)
 def experiment() -> None:
-    """Search for hyperparameters."""
+    """Run experiments: many trials from one file, to find the best hyperparameters."""
 
 
-@command(PreviewOptions, name="preview")
-def preview_search(options: PreviewOptions) -> None:
-    """Show how many trials train how long, slot-hours and time, before anything starts."""
-    config, space = read_search(options.file, options.changes)
-    found = preview(config, space, batch_s=options.batch_s, num_slots=options.slots)
-    if options.json:
-        print_json(found.as_plain())
-        return
-    rows = [(number, _length(length, found.unit)) for number, length in found.lines]
-    Console().print(table(f"{config.name}: {found.num_trials} trials", ("trials", "train"), rows))
-    for line in _summary(found, options.slots):
-        click.echo(line)
-
-
-def _length(length: int | str, unit: str) -> str:
-    return "to the end of the script" if length == FULL else f"to {length} {unit}"
-
-
-def _summary(found: Preview, slots: int) -> list[str]:
-    lines = [f"at most {found.num_at_once} trials at once"]
-    if found.total_length is not None:
-        lines.append(f"{found.total_length} {found.unit} in all")
-    if found.slot_hours is not None and found.expected_s is not None and found.first_full_s is not None:
-        lines.append(
-            f"{found.slot_hours:.2f} slot-hours; on {slots} slot{'s' * (slots > 1)} about {_time(found.expected_s)}, "
-            f"the first full trial after {_time(found.first_full_s)}"
-        )
-    return [*lines, *found.notes]
-
-
-def _time(seconds: float) -> str:
-    if seconds < 600:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 36_000 else f"{seconds / 3600:.1f} h"
-
-
-experiment.add_command(preview_search)
 COMMANDS = {"experiment": experiment, "e": experiment}

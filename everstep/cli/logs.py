@@ -15,7 +15,6 @@ from everstep.cli.options import command, say
 from everstep.cli.printable import printable
 from everstep.cli.submitted import leave, print_platform_lines
 from everstep.client.calls import Coordinator
-from everstep.coordinator.finished_record import open_record
 from everstep.errors import UsageError
 from everstep.job_file.quantity import parse_seconds
 from everstep.jobs import submitted
@@ -87,7 +86,7 @@ def logs(options: LogsOptions) -> int:
     is_silent = True
     for line in log.lines(wanted, tail=options.tail or 0, follow=options.follow):
         is_silent = False
-        click.echo(_shown(line, is_one=is_one, has_time=options.timestamps))
+        click.echo(shown_line(line, is_one=is_one, has_time=options.timestamps))
     for note in log.notes:
         say(note)
     if is_silent:
@@ -140,7 +139,8 @@ def parse_time(text: str, now: float, *, is_past: bool = False) -> float:
         raise UsageError(f"not a time: {text!r}", hint=hint, code="log-time-invalid") from None
 
 
-def _shown(line: LoggedLine, *, is_one: bool, has_time: bool = False) -> str:
+def shown_line(line: LoggedLine, *, is_one: bool, has_time: bool = False) -> str:
+    """`is_one`: all lines are one worker's, so its node need not be named."""
     who = "everstep:" if "/" in line.worker else f"[{line.worker}]"
     at = f"{datetime.fromtimestamp(line.time):%Y-%m-%dT%H:%M:%S} " if has_time else ""
     where = "" if is_one else f"{line.node} | "
@@ -181,6 +181,8 @@ def _folder_log(folder: Path, token_file: Path | None) -> JobLog:
     def live() -> Iterator[Coordinator | None]:
         with coordinator_of_folder(folder, token_file) as coordinator:
             yield coordinator if coordinator is not None and answers(coordinator) else None
+
+    from everstep.coordinator.finished_record import open_record
 
     with live() as coordinator, open_record(folder) as record:
         job, unended = record.job, "" if coordinator is not None else record.lacks_end()

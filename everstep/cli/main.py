@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-import importlib
+import gc
 import sys
 
 import click
 
 import everstep
+from everstep.cli.lazy_group import LazyGroup
 
 _HELP_NAMES = ["-h", "--help"]
 _COMMANDS = {  # name: (module, one line for --help; "" hides it)
@@ -18,7 +19,10 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "status": ("status", "Show a job, or how it ended."),
     "metrics": ("metrics", "Show what a job has reported, as a table, CSV or JSON."),
     "page": ("page", "Open the page of a job, running or over, in a browser."),
-    "experiment": ("experiment", "Preview a search for hyperparameters (short: e)."),
+    "experiment": ("experiment", "Search for hyperparameters: create, watch and change experiments (short: e)."),
+    "pool": ("pool", "Offer this machine's slots to trials, and show pools."),
+    "agent": ("agent", "List the nodes of pools; drain, enable and disable them."),
+    "queue": ("queue", "Show which experiments wait for slots, and why; change their order."),
     "doctor": ("doctor", "Check whether this machine, or every node, is ready to train."),
     "checkpoint": ("checkpoint", "List, show, verify, export and prune checkpoints."),
     "serve": ("serve", "Run a coordinator."),
@@ -33,38 +37,13 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "scale": ("submitted", "Change the number of nodes of a running job."),
     "cancel": ("submitted", "End a submitted job and clean up after it."),
     "e": ("experiment", ""),
+    "trial-node": ("pool", ""),
+    "pool-nodes": ("pool", ""),
+    "local-service": ("pool", ""),
     "node": ("run", ""),
     "entry": ("run", ""),
     "coordinate": ("run", ""),
 }
-
-
-class LazyGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module = importlib.import_module(f"everstep.cli.{_COMMANDS[cmd_name][0]}")
-        command: click.Command = module.COMMANDS[cmd_name]
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            import difflib
-
-            if close := difflib.get_close_matches(args[0], _COMMANDS, n=1):
-                raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
-            raise
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items() if text])
 
 
 def _with_dashes(name: str) -> str:
@@ -75,6 +54,7 @@ def _with_dashes(name: str) -> str:
 @click.group(
     name="everstep",
     cls=LazyGroup,
+    table=_COMMANDS,
     context_settings={"token_normalize_func": _with_dashes, "help_option_names": _HELP_NAMES},
     no_args_is_help=True,
 )
@@ -84,10 +64,15 @@ def app() -> None:
 
 
 def main() -> None:
-    from everstep.errors import EverstepError
+    gc.set_threshold(50_000)  # imports make many objects, and no garbage
+    from everstep.errors import EverstepError, Refused
 
     try:
         app()
     except EverstepError as error:
-        click.echo(f"everstep: {error}", err=True)
+        from everstep.cli.options import say
+
+        # People want the coordinator's sentence; the call is for logs.
+        told = error.sentence if isinstance(error, Refused) else error.message
+        say(f"{told}\n  HINT: {error.hint}" if error.hint else told)
         sys.exit(2)

@@ -16,7 +16,6 @@ from everstep.cli.options import command, say
 from everstep.cli.printable import printable
 from everstep.cli.tables import print_json, table
 from everstep.client.calls import Coordinator
-from everstep.coordinator.finished_record import open_record
 from everstep.errors import UsageError
 from everstep.jobs import submitted
 from everstep.jobs.find_record import find_record, is_record
@@ -113,6 +112,8 @@ def _record_of(options: MetricsOptions) -> Iterator[SeriesSource]:
         if live is not None and answers(live):
             yield live
             return
+    from everstep.coordinator.finished_record import open_record
+
     with open_record(find_record(options.id, log_dir=options.log_dir, files=[METRICS])) as finished:
         if unended := finished.lacks_end():
             say(f"the metrics of job {finished.job}, {unended}")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from everstep import env
+from everstep.cli.printable import printable_lines
 from everstep.errors import UsageError
 from everstep.jobs.options import JOB_FILES, LOGS, NODES, WORKERS
 from everstep.settings import Setting, default_of, settings_of, types_of
@@ -172,12 +173,18 @@ def refuse(names: Sequence[str], because: str) -> None:
     """Refuse those of these options that are on the command line."""
     ctx = click.get_current_context()
     for name in names:
-        source = ctx.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE" and ctx.params[name] not in (None, (), ""):
+        if is_typed(name):
             option = next((each.opts[0] for each in ctx.command.params if each.name == name), name)
             raise click.BadParameter(f"not with this: {because}", ctx=ctx, param_hint=f"'{option}'")
 
 
+def is_typed(name: str) -> bool:
+    """Whether the option is on the command line, and not from the environment."""
+    ctx = click.get_current_context()
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE" and ctx.params[name] not in (None, (), "")
+
+
 def say(line: str) -> None:
     """For people: stdout is for machines."""
-    click.echo(f"everstep: {line}", err=True)
+    click.echo(f"everstep: {printable_lines(line)}", err=True)

@@ -12,3 +12,14 @@ _OBEYED = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 def printable(text: str) -> str:
     """Without colors; other control characters as \\x1b."""
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], _COLORS.sub("", text))
+
+
+def printable_lines(text: str) -> str:
+    """As `printable`, line by line."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def counted(number: int, unit: str) -> str:
+    """1 batch, 2 batches; 1 trial, 2 trials"""
+    one = "batch" if unit == "batches" else unit.removesuffix("s")
+    return f"{number} {one if number == 1 else unit}"

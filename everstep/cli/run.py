@@ -11,6 +11,7 @@ from everstep.cli.options import SCRIPT_LAST, command, refuse, refuse_others, sa
 from everstep.jobs.options import CoordinateOptions, EntryOptions, JoinOptions, RunOptions, SubmittedNodeOptions
 
 _OF_JOB_FILES = ("platform", "changes", "dry_run", "follow")
+_OF_COORDINATORS = ("coordinator", "token_file", "ca_file")
 _VARIABLES = (
     "Options of torchrun may be spelled with _, and are also read from PET_<NAME>, such as PET_NPROC_PER_NODE=4."
 )
@@ -20,10 +21,16 @@ _VARIABLES = (
 def run(options: RunOptions) -> int:
     """Train: run SCRIPT on this machine, or a job file (-f) on any platform. Training survives the loss of workers.
 
+    With a coordinator that has a pool, a job file without a platform runs on slots of the pool.
+
     Put options before SCRIPT; everything after SCRIPT is passed to it."""
     if options.file is not None:
-        refuse_others(("file", *_OF_JOB_FILES), because="-f FILE has all settings")
-        return _submit(options, options.file)
+        refuse_others(("file", *_OF_JOB_FILES, *_OF_COORDINATORS), because="-f FILE has all settings")
+        from everstep.cli.pool_job import run_in_pool
+
+        text = sys.stdin.read() if str(options.file) == "-" else None
+        code = run_in_pool(options, options.file, text)
+        return _submit(options, options.file, text) if code is None else code
     if options.script is None:
         raise click.UsageError("give SCRIPT, or a job file with -f")
     refuse(_OF_JOB_FILES, because="it needs a job file: -f FILE")
@@ -32,20 +39,20 @@ def run(options: RunOptions) -> int:
     return run_script(options, options.script)
 
 
-def _submit(options: RunOptions, file: Path) -> int:
+def _submit(options: RunOptions, file: Path, text: str | None) -> int:
     from everstep.job_file.tree import dump
     from everstep.jobs import submitted
 
     changes, platform = options.changes, options.platform
-    if str(file) == "-":
-        prepared = submitted.prepare_text(sys.stdin.read(), changes, platform=platform, name="stdin")
+    if text is not None:
+        prepared = submitted.prepare_text(text, changes, platform=platform, name="stdin")
     else:
         prepared = submitted.prepare(file, changes, platform=platform)
     for note in prepared.notes:
         say(note)
     if options.dry_run:
-        text = prepared.request.text
-        click.echo(text, nl=not text.endswith("\n"))
+        shown = prepared.request.text
+        click.echo(shown, nl=not shown.endswith("\n"))
         return 0
     record = submitted.submit(prepared, say)
     click.echo(dump(submitted.ids_of(record)), nl=False)

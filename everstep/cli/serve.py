@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from everstep import env
 from everstep.cli.options import command, say
 from everstep.coordinator.edge.server import serve as serve_coordinator
+from everstep.coordinator.pool.people import NOBODY, People
 from everstep.coordinator.retention import DAYS
 from everstep.launcher.local_coordinator import write_token
 from everstep.page.address import show_page
@@ -45,14 +47,23 @@ class ServeOptions:
         "Print an address that opens the page, even if stderr is not a terminal; on a desktop, open it",
     )
     code: Path | None = setting(None, "Folder with jobs' code (code-SHA256.tar.gz) that nodes may fetch", metavar="DIR")
+    pools: Path | None = setting(
+        None, "Pool file: pools whose nodes the coordinator creates, and shares of people", metavar="FILE"
+    )
+    pools_folder: Path | None = setting(
+        None,
+        "Folder for the records and logs of pools' nodes; default: FILE.nodes, beside the pool file",
+        metavar="DIR",
+    )
     keep_days: float = setting(
-        DAYS, "Remove jobs from the store this many days after they have ended", metavar="DAYS", above=0
+        DAYS, "Remove jobs from the store this many days after they ended", metavar="DAYS", above=0
     )
 
 
 @command(ServeOptions)
 def serve(options: ServeOptions) -> None:
     """Run a coordinator: the service that workers and agents connect to."""
+    people, on_ready = _read_pools(options)
     write_token(options.token_file)
     serve_coordinator(
         options.host,
@@ -65,7 +76,22 @@ def serve(options: ServeOptions) -> None:
         code=options.code,
         show_page=partial(show_page, say, is_opened=options.page) if options.page or sys.stderr.isatty() else None,
         keep_days=options.keep_days,
+        people=people,
+        on_ready=on_ready,
     )
+
+
+def _read_pools(options: ServeOptions) -> tuple[People, Callable[[str], None] | None]:
+    """The shares of people, and a function that creates the pools' nodes, given the coordinator's URL."""
+    if options.pools is None:
+        return NOBODY, None
+    from everstep.pool.nodes_process import PoolsOfServe, start_keeping
+    from everstep.pool.pool_file import read_pool_file
+
+    file = read_pool_file(options.pools)
+    folder = options.pools_folder or options.pools.with_name(f"{options.pools.name}.nodes")
+    pools = PoolsOfServe(file=options.pools, folder=folder, token_file=options.token_file)
+    return file.people, lambda url: start_keeping(pools, url, say)
 
 
 COMMANDS = {"serve": serve}

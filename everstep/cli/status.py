@@ -129,7 +129,7 @@ def _newest(log_dir: Path, job: str | None) -> tuple[Path, RunRecord]:
     if found is None:
         hint = (
             "`everstep run SCRIPT` starts one; a job elsewhere: --coordinator URL, --job ID and --token-file; "
-            "a submitted job: everstep status ID"
+            "a submitted job: everstep status ID (everstep list shows them)"
         )
         raise UsageError(f"no run{f' of {job}' if job else ''} in {log_dir}", hint=hint, code="run-not-found")
     return found

@@ -17,7 +17,6 @@ from everstep.cli.printable import printable
 from everstep.cli.status import print_training
 from everstep.cli.tables import print_json, table
 from everstep.errors import EverstepError, UsageError
-from everstep.job_file.tree import dump
 from everstep.jobs import submitted
 from everstep.platforms.base import JobRecord, JobStatus
 from everstep.settings import setting
@@ -126,6 +125,8 @@ def show_config(options: ShowConfigOptions) -> None:
     else:
         hint = "give its ID, or the output of `everstep run -f` with -f"
         raise UsageError("which job?", hint=hint, code="submitted-job-not-named")
+    from everstep.job_file.tree import dump
+
     click.echo(dump(submitted.config_of(record)), nl=False)
 
 

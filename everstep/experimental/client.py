@@ -1,94 +1,126 @@
-"""`everstep.experimental.client`: `get_checkpoint(uuid)` gives a checkpoint's code as a local folder, wherever the
-checkpoint is stored.
+"""`everstep.experimental.client`, with Determined's names: experiments, trials and checkpoints from Python.
 
-    path = client.get_checkpoint(uuid)
-    with everstep.import_from_path(path + "/code/"):
-        import model_def
+    experiment = client.create_experiment("exp.yaml", ".")
+    experiment.wait()
+    path = experiment.top_checkpoint().download()
 
-The folder is made once for each checkpoint, under a temporary name, and then renamed. Its `checkpoint.json` says where
-the state is: `everstep.Checkpointer(path.uri).load(path.step)`. Runs without torch."""
+Without `login`, EVERSTEP_COORDINATOR or DET_MASTER, experiments run on this machine. Runs without torch."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
-import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from everstep import env
-from everstep.checkpoint import code_snapshot, index
-from everstep.storage import private_file
-from everstep.storage.base import Storage, open_storage
+from everstep.experimental.checkpoint import CheckpointPath, CheckpointState, DownloadMode, get_checkpoint
+from everstep.experimental.experiment import ClientExperiment, ExperimentState
+from everstep.experimental.session import CURRENT
+from everstep.experimental.trial import ClientTrial, TrialMetrics, TrialState
+from everstep.jobs import experiments
 
-DESCRIPTION = "checkpoint.json"
+log = logging.getLogger("everstep")
 
-log = logging.getLogger("everstep.checkpoint")
+# Determined's names
+Checkpoint = CheckpointPath
+Experiment = ClientExperiment
+Trial = ClientTrial
 
-
-class CheckpointPath(str):
-    """The path of a local folder with `code/` and `checkpoint.json`, and which checkpoint it belongs to."""
-
-    uuid: str
-    uri: str
-    step: int
-
-    def __new__(cls, path: str | os.PathLike[str], *, uuid: str, uri: str, step: int) -> CheckpointPath:
-        self = super().__new__(cls, os.fspath(path))
-        self.uuid, self.uri, self.step = uuid, uri, step
-        return self
-
-    def download(self, path: str | os.PathLike[str] | None = None) -> CheckpointPath:
-        """The folder, which is already local; with a `path`, a copy there."""
-        if path is None:
-            return self
-        shutil.copytree(self, path, dirs_exist_ok=True)
-        return CheckpointPath(path, uuid=self.uuid, uri=self.uri, step=self.step)
-
-
-def get_checkpoint(uuid: str) -> CheckpointPath:
-    """The checkpoint with that uuid, which the training prints; NoCheckpoint if it is unknown or was deleted."""
-    uuid = index.check_uuid(uuid)
-    uri, step = index.find(uuid)
-    with contextlib.closing(open_storage(uri)) as storage:
-        manifest = index.newest_of_step(storage, step, uuid).manifest
-        assert manifest is not None
-        wanted = {"uuid": uuid, "uri": uri, "step": step, "code": (manifest.code or {}).get("sha256")}
-        folder = env.home() / "cache" / uuid
-        if _description(folder) != wanted:
-            _create(folder, wanted, storage, manifest.code)
-    return CheckpointPath(folder, uuid=uuid, uri=uri, step=step)
+__all__ = [
+    "Checkpoint",
+    "CheckpointPath",
+    "CheckpointState",
+    "DownloadMode",
+    "Experiment",
+    "ExperimentState",
+    "Trial",
+    "TrialMetrics",
+    "TrialState",
+    "create_experiment",
+    "get_checkpoint",
+    "get_experiment",
+    "get_trial",
+    "iter_trials_metrics",
+    "list_experiments",
+    "login",
+    "logout",
+]
 
 
-def _description(folder: Path) -> Any:
-    try:
-        return json.loads((folder / DESCRIPTION).read_bytes())
-    except (OSError, ValueError):
-        return None
+def login(
+    master: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    cert_path: str | os.PathLike[str] | None = None,
+    *,
+    token_file: str | os.PathLike[str] | None = None,
+) -> None:
+    """Use the coordinator at this URL. Nothing is sent: each call carries the token of `token_file`, EVERSTEP_TOKEN or
+    EVERSTEP_TOKEN_FILE. `user` and `password` are accepted and have no effect."""
+    env.trust(None if cert_path is None else Path(cert_path))
+    CURRENT.login(master, None if token_file is None else Path(token_file))
 
 
-def _create(folder: Path, wanted: dict[str, Any], storage: Storage, record: dict[str, Any] | None) -> None:
-    aside = private_file.make_folder(folder.parent) / f".{folder.name}.{os.getpid()}-{os.urandom(4).hex()}"
-    try:
-        private_file.make_folder(aside / code_snapshot.FOLDER)
-        if record is None:
-            log.warning("checkpoint %s was saved without code: its code/ is empty", wanted["uuid"])
-        else:
-            code_snapshot.restore(storage, record, aside / code_snapshot.FOLDER)
-        private_file.write_json(aside / DESCRIPTION, wanted)
-        with private_file.locked(folder.parent / "lock"):
-            if _description(folder) != wanted:  # otherwise another process was quicker
-                _put_in_place(aside, folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+def logout() -> None:
+    """Forget what `login` was given."""
+    CURRENT.logout()
 
 
-def _put_in_place(aside: Path, folder: Path) -> None:
-    """Replaces a folder of an earlier checkpoint that was saved at the same place with the same step."""
-    former = aside.with_name(f"{aside.name}-former")
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(folder, former)
-    os.rename(aside, folder)
-    shutil.rmtree(former, ignore_errors=True)
+def create_experiment(
+    config: str | os.PathLike[str] | Mapping[str, Any],
+    model_dir: str | os.PathLike[str] | None = None,
+    includes: Iterable[str | os.PathLike[str]] = (),
+    *,
+    changes: Sequence[str] = (),
+    is_paused: bool = False,
+) -> Experiment:
+    """`config`: a file, or its content. `changes`: as those of `e create --config`."""
+    from everstep.jobs import new_experiments  # late: it takes as long to import as all else here
+
+    is_content = isinstance(config, Mapping)
+    prepared = new_experiments.prepare(
+        None if is_content else Path(config),  # type: ignore[arg-type]
+        None if model_dir is None else Path(model_dir),
+        content=config if is_content else None,  # type: ignore[arg-type]
+        changes=changes,
+        includes=[Path(each) for each in includes],
+        is_paused=is_paused,
+    )
+    for note in prepared.notes:
+        log.warning("%s", note)
+    return Experiment(CURRENT.link, new_experiments.create(CURRENT.link, prepared))
+
+
+def get_experiment(experiment_id: int) -> Experiment:
+    return Experiment(CURRENT.link, CURRENT.link(lambda coordinator: coordinator.experiment(experiment_id)))
+
+
+def list_experiments(
+    *,
+    experiment_ids: Sequence[int] | None = None,
+    labels: Sequence[str] | None = None,
+    states: Sequence[ExperimentState] | None = None,
+    name: str | None = None,
+    archived: bool = False,
+) -> list[Experiment]:
+    """Newest first. `labels`: only those with all of these; `archived`: also archived ones."""
+    wanted = {each.value for each in states} if states else None
+    return [
+        Experiment(CURRENT.link, each)
+        for each in experiments.all_experiments(CURRENT.link, is_archived=archived)
+        if (experiment_ids is None or each.experiment in experiment_ids)
+        and (wanted is None or each.state in wanted)
+        and (name is None or each.name == name)
+        and set(labels or ()) <= set(each.labels)
+    ]
+
+
+def get_trial(trial_id: int) -> Trial:
+    return Trial(CURRENT.link, CURRENT.link(lambda coordinator: coordinator.find_trial(trial_id)))
+
+
+def iter_trials_metrics(trial_ids: Sequence[int], group: str = "") -> Iterable[TrialMetrics]:
+    for each in trial_ids:
+        yield from get_trial(each).iter_metrics(group)

@@ -1,40 +1,85 @@
 """Reads Determined's experiment file (`det experiment create det.yaml .`).
 
-Its launcher is Everstep; its slots are workers. `searcher: single` is one run; others are read but not run."""
+Everstep replaces its launcher. In a job (`read`), its slots are workers. In an experiment (`read_trial`), they are the
+most that a trial uses, and the pool assigns them. The file may also contain Everstep keys that Determined lacks."""
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
+from typing import Any
 
 from everstep.job_file.draft import Draft
+from everstep.job_file.entrypoint import class_words, is_class
+from everstep.job_file.experiment_keys import Searcher
 from everstep.job_file.launched import put_command, put_shell_line
-from everstep.job_file.schema import Searcher
+from everstep.job_file.quantity import format_size
+from everstep.job_file.schema import TEXT_PATHS, Job
 from everstep.job_file.tree import Tree
 
 _ENVIRONMENT = ("environment",)
 _STORAGE = ("checkpoint_storage",)
 _SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
+_KEPT = {
+    "save_trial_latest": "keep_latest",
+    "save_trial_best": "keep_best",
+    "save_experiment_best": "keep_experiment_best",
+}
 _AS_THEY_ARE = ("hyperparameters", "data", "searcher")
+_PERIODS = ("min_validation_period", "min_checkpoint_period")
+_TEXTS = ("name", "description", "notes")
+_BOTH = {*_AS_THEY_ARE, *_PERIODS, *_TEXTS, "entrypoint", "resources", "labels", "records_per_epoch"}
+_OUR_KEYS = Job.model_fields.keys() - _BOTH
 _THEIR_KEYS = {
     *("checkpoint_storage", "max_restarts", "bind_mounts", "reproducibility", "scheduling_unit"),
-    *("records_per_epoch", "min_validation_period", "min_checkpoint_period", "perform_initial_validation"),
-    *("profiling", "optimizations", "workspace", "project", "environment"),
+    *("perform_initial_validation", "profiling", "optimizations", "workspace", "project", "environment"),
 }
 
 
 def is_determined(tree: Tree) -> bool:
-    """By keys that a native file does not have, or by Determined's module in the entrypoint."""
+    """Known by keys that a native file does not have, or by Determined's module in the entrypoint. A file with only
+    shared keys counts as Determined's."""
     if not isinstance(tree.value, dict) or tree.at("entrypoint") is None or tree.at("kind") is not None:
         return False
-    entrypoint = str(tree.value["entrypoint"].written())
-    has_theirs = bool(_THEIR_KEYS & tree.value.keys()) and tree.at("searcher") is not None
-    return tree.at("resources", "slots_per_trial") is not None or "determined.launch" in entrypoint or has_theirs
+    entrypoint, keys = str(tree.value["entrypoint"].written()), tree.value.keys()
+    has_theirs = bool(_THEIR_KEYS & keys) and tree.at("searcher") is not None
+    is_either = tree.at("resources", "slots_per_trial") is not None or bool(keys & {*_PERIODS, "records_per_epoch"})
+    return "determined.launch" in entrypoint or has_theirs or (is_either and not _OUR_KEYS & keys)
 
 
 def read(draft: Draft) -> None:
-    draft.put("name", value=draft.text("name"))
-    _read_entrypoint(draft)
+    """As one job."""
+    _read_all(draft)
     _read_slots(draft)
+
+
+def read_trial(draft: Draft) -> None:
+    """As a trial of an experiment."""
+    _read_all(draft)
+    draft.put("resources", "slots_per_trial", value=draft.whole("resources", "slots_per_trial"))
+    _read_scheduling(draft)
+    for system in ("slurm", "pbs"):
+        draft.take(system, "slot_type")  # the pool's slots are what they are
+    entrypoint = draft.look("entrypoint")
+    if entrypoint is not None and is_class(entrypoint.text):
+        draft.take("optimizations", "aggregation_frequency")  # the harness finds it in the config
+
+
+def _read_scheduling(draft: Draft) -> None:
+    """How the experiment shares its pool. Determined's preemption_timeout is at the top of the file."""
+    for key in ("max_slots", "priority"):
+        draft.put("resources", key, value=draft.whole("resources", key))
+    for key in ("weight", "pool"):
+        draft.put("resources", key, value=draft.text("resources", key))
+    draft.put("resources", "pool", value=draft.text("resources", "resource_pool"))
+    timeout_s = draft.text("preemption_timeout") or draft.text("resources", "preemption_timeout")
+    draft.put("resources", "preemption_timeout", value=timeout_s)
+
+
+def _read_all(draft: Draft) -> None:
+    for key in _TEXTS:
+        draft.put(key, value=draft.text(key))
+    _read_entrypoint(draft)
     for key in _AS_THEY_ARE:
         if found := draft.take(key):
             draft.put(key, value=found.plain())
@@ -45,9 +90,14 @@ def read(draft: Draft) -> None:
     _read_mounts(draft)
     draft.put("restarts", value=draft.whole("max_restarts"))
     draft.put("seed", value=draft.whole("reproducibility", "experiment_seed"))
-    draft.put("resources", "shm", value=draft.text("resources", "shm_size"))
+    draft.put("records_per_epoch", value=draft.whole("records_per_epoch") or None)
+    for key in _PERIODS:
+        _read_period(draft, key)
+    draft.put("resources", "min_slots", value=draft.whole("resources", "min_slots"))
+    draft.put("resources", "shm", value=_shm(draft))
     draft.put("platform", "slurm", "raw", value=draft.texts("slurm", "sbatch_args"))
     draft.put("platform", "pbs", "raw", value=draft.texts("pbs", "pbsbatch_args"))
+    _read_ours(draft)
 
 
 def _read_entrypoint(draft: Draft) -> None:
@@ -58,15 +108,42 @@ def _read_entrypoint(draft: Draft) -> None:
         )
     if isinstance(entrypoint.value, list):
         put_command(draft, tuple(draft.texts("entrypoint")), {})
-    elif re.fullmatch(r"[\w.]+:\w+", entrypoint.text):
-        raise draft.refused(
-            f"entrypoint: {entrypoint.text} is a class; Everstep needs a script",
-            path=("entrypoint",),
-            hint="a script that makes the trial and calls Trainer(…).fit(): entrypoint: python3 train.py",
-            code="determined-entrypoint-is-a-class",
-        )
+    elif is_class(entrypoint.text):
+        put_command(draft, ("python", *class_words(entrypoint.text)), {})
     else:
         put_shell_line(draft, entrypoint.text, {})
+
+
+def _shm(draft: Draft) -> str | None:
+    """As Docker reads it: all units are powers of 1024, in any case. Others are left as they are."""
+    text = draft.text("resources", "shm_size")
+    if text is None or (found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(b|[kmgtp](?:i?b)?)", text.strip(), re.I)) is None:
+        return text
+    return format_size(int(Fraction(found[1]) * 1024 ** "bkmgtp".index(found[2][0].lower())))
+
+
+def _read_period(draft: Draft, key: str) -> None:
+    """{batches: 100}, or a number of batches; 0: none."""
+    if (found := draft.take(key)) is not None:
+        period = found.plain()
+        draft.put(key, value=period if any(period.values() if isinstance(period, dict) else [period]) else None)
+
+
+def _read_ours(draft: Draft) -> None:
+    """Keys that only we have. Determined's names take precedence; arguments and variables are combined."""
+    keys = draft.tree.value.keys() if isinstance(draft.tree.value, dict) else ()
+    for key in [key for key in keys if key in _OUR_KEYS]:
+        value = draft.tree.at(key)
+        given: Any = None if value is None else value.plain(TEXT_PATHS, (key,))
+        before = draft.data.get(key)
+        if key == "args" and isinstance(given, list) and before:
+            given = [*before, *given]
+        elif key == "env" and isinstance(given, dict) and before:
+            given = {**before, **given}
+        elif before is not None:
+            continue
+        draft.take(key)
+        draft.put(key, value=given)
 
 
 def _read_slots(draft: Draft) -> None:
@@ -76,6 +153,7 @@ def _read_slots(draft: Draft) -> None:
     if num_slots is None or num_slots < 1:
         return
     draft.put("workers_per_node", value=num_slots)
+    draft.put("resources", "slots_per_trial", value=num_slots)  # micro-batches, also if there are fewer workers
     is_on_cpu = _is_for_cpus(draft)
     draft.put("resources", "gpu", value=None if is_on_cpu else num_slots)
     if num_slots > 1 and not is_single:
@@ -105,9 +183,6 @@ def _read_searcher(draft: Draft) -> None:
     for key in [key for key in searcher if key not in Searcher.model_fields]:
         searcher.pop(key)
         draft.say(f"searcher.{key} was not carried over")
-    if str(searcher.get("name")) == "custom":
-        message = "searcher.name: custom is not supported"
-        raise draft.refused(message, path=("searcher",), hint="name: single", code="determined-searcher-custom")
 
 
 def _read_labels(draft: Draft) -> None:
@@ -115,6 +190,8 @@ def _read_labels(draft: Draft) -> None:
     found = draft.look("labels")
     if found is not None and isinstance(found.value, list):
         draft.put("labels", value=dict.fromkeys(draft.texts("labels"), ""))
+    elif found is not None:
+        draft.put("labels", value=draft.mapping("labels"))
 
 
 def _read_environment(draft: Draft) -> None:
@@ -171,7 +248,7 @@ def _read_storage(draft: Draft) -> None:
             hint="shared_fs, directory, s3, gcs or azure",
             code="determined-storage-type-unknown",
         )
-    for theirs, ours in (("save_trial_latest", "keep_latest"), ("save_trial_best", "keep_best")):
+    for theirs, ours in _KEPT.items():
         draft.put("checkpoint", ours, value=draft.whole(*_STORAGE, theirs))
 
 

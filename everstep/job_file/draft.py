@@ -5,6 +5,7 @@ silently, not even keys that the reader does not know."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,7 +42,8 @@ class Draft:
     def whole(self, *path: str) -> int | None:
         """A number without a fraction."""
         text = self.text(*path)
-        self._check(path, text is None or text.strip().lstrip("-").isdigit(), "a whole number")
+        is_whole = text is None or text.strip().lstrip("-").isdigit()
+        self._check(path, is_whole, "a whole number", hint="write it without a fraction, such as 4")
         return None if text is None else int(text)
 
     def texts(self, *path: str) -> list[str]:
@@ -92,9 +94,18 @@ class Draft:
         """Notes, and the places of values that were not taken. Not the values: some are secrets."""
         left = tuple(
             f"{'.'.join(path)}{'' if tree.line is None else f' (line {tree.line})'} was not carried over"
+            f"{self._near(path)}"
             for path, tree in self._left(self.tree, ())
         )
         return (*self._notes, *left)
+
+    def _near(self, path: Path) -> str:
+        """A key that was looked for beside it, and is not there: it may be misspelled."""
+        *above, name = path
+        beside = {each[len(above)] for each in self._taken if each[:-1] == tuple(above)}
+        missing = [key for key in beside if self.tree.at(*above, key) is None]
+        near = difflib.get_close_matches(name, missing, n=1, cutoff=0.8)
+        return f"; did you mean {near[0]}?" if near else ""
 
     def refused(self, message: str, *, code: str, path: Path = (), hint: str | None = None) -> UsageError:
         found = self.tree.at(*path) if path else None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from everstep.errors import UsageError
 
+HARNESS = "everstep.pytorch.harness"  # trains a class
 _PYTHON = re.compile(r"(?:\S*/)?python(?:\d+(?:\.\d+)?)?")
 QUOTED = r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\."
 _RAW_WORD = re.compile(rf"(?:{QUOTED}|[^\s'\"\\])+", re.DOTALL)
@@ -100,6 +101,16 @@ def entry_of(words: Sequence[str], args: Sequence[str] = ()) -> Entrypoint:
         return Entrypoint(script=words[1], args=(*words[2:], *args), is_module=True)
     is_program = not words[0].endswith(".py")
     return Entrypoint(script=words[0], args=(*words[1:], *args), is_program=is_program)
+
+
+def is_class(word: str) -> bool:
+    """Determined's other form of an entrypoint: the class of a trial, model_def:MyTrial."""
+    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", word) is not None
+
+
+def class_words(word: str) -> tuple[str, ...]:
+    """What trains it."""
+    return ("-m", HARNESS, word)
 
 
 def without_python(words: Sequence[str]) -> tuple[str, ...]:

@@ -43,6 +43,15 @@ def checked(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return validate
 
 
+def shorthand(read: Callable[[Any], Any], form: Any) -> BeforeValidator:
+    """A block that may also be given as this form; a mapping is left to the block."""
+
+    def validate(given: Any) -> Any:
+        return given if isinstance(given, Mapping | BaseModel) else read(given)
+
+    return BeforeValidator(checked(validate), json_schema_input_type=form)
+
+
 class Section(BaseModel):
     """A mapping of a job file. Null is the same as not given."""
 

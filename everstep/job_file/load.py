@@ -16,7 +16,7 @@ from everstep.job_file import ads, determined, elasticdl, elasticjob, overrides
 from everstep.job_file.draft import Draft
 from everstep.job_file.problems import problems_of, usage_error
 from everstep.job_file.schema import TEXT_PATHS, Job
-from everstep.job_file.tree import SHORTEST, Tree, dump, parse, planted
+from everstep.job_file.tree import Tree, dump, parse_mapping, planted, read_text
 
 NATIVE = "Everstep"
 
@@ -33,12 +33,18 @@ class _System:
     name: str
     is_theirs: Callable[[Tree], bool]
     read: Callable[[Draft], None]
+    read_trial: Callable[[Draft], None] | None = None  # None: its files never describe an experiment
 
 
 _SYSTEMS = (
     _System(name="ADS", is_theirs=ads.is_ads, read=ads.read),
     _System(name="DLRover", is_theirs=elasticjob.is_elasticjob, read=elasticjob.read),
-    _System(name="Determined", is_theirs=determined.is_determined, read=determined.read),
+    _System(
+        name="Determined",
+        is_theirs=determined.is_determined,
+        read=determined.read,
+        read_trial=determined.read_trial,
+    ),
 )
 
 
@@ -47,24 +53,33 @@ def load_file(path: Path, changes: Sequence[str] = ()) -> Loaded:
     return load(read_text(path), changes, name=str(path))
 
 
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        message = f"{path}: byte {error.start} is not UTF-8"
-        raise UsageError(message, hint="save it as UTF-8 text", code="job-file-not-utf8") from None
-    except OSError as error:
-        message = f"{path}: {error.strerror}"
-        raise UsageError(message, hint="the path of a job file", code="job-file-unreadable") from None
-
-
 def load(text: str, changes: Sequence[str] = (), *, name: str = "job file") -> Loaded:
-    tree = parse(text, name=name)
-    if not isinstance(tree.value, dict):
-        raise UsageError(f"{name} is not a mapping", hint=SHORTEST, code="job-file-not-a-mapping")
-    system = next((each for each in _SYSTEMS if each.is_theirs(tree)), None)
-    if system is not None:
-        return _converted(Draft(tree, name=name), system, changes)
+    tree = parse_mapping(text, name=name)
+    if (system := _system_of(tree)) is not None:
+        draft = Draft(tree, name=name)
+        system.read(draft)
+        return _converted(draft, system, changes)
+    return _native(tree, changes, name)
+
+
+def load_trial(tree: Tree, *, name: str) -> Loaded:
+    """A trial of the experiment that the file describes, as a job."""
+    system = _system_of(tree)
+    if system is None:
+        return _native(tree, (), name)
+    if system.read_trial is None:
+        message = f"{name}: a file of {system.name} is not an experiment"
+        raise UsageError(message, hint="`everstep run -f` runs it as a job", code="not-an-experiment")
+    draft = Draft(tree, name=name)
+    system.read_trial(draft)
+    return _converted(draft, system, ())
+
+
+def _system_of(tree: Tree) -> _System | None:
+    return next((each for each in _SYSTEMS if each.is_theirs(tree)), None)
+
+
+def _native(tree: Tree, changes: Sequence[str], name: str) -> Loaded:
     if (kind := tree.at("kind")) is not None:
         raise UsageError(
             f"{name}:{kind.line}: kind: {kind.text} is not supported",
@@ -81,7 +96,9 @@ def load_command(words: Sequence[str], changes: Sequence[str] = ()) -> Loaded:
         message = f"{words[0] if words else 'nothing'}: not a supported command"
         raise UsageError(message, hint="elasticdl train …", code="command-unknown")
     system = _System(name="ElasticDL", is_theirs=lambda _: True, read=elasticdl.read)
-    return _converted(Draft(elasticdl.tree_of(words), name="elasticdl train"), system, changes)
+    draft = Draft(elasticdl.tree_of(words), name="elasticdl train")
+    system.read(draft)
+    return _converted(draft, system, changes)
 
 
 def to_yaml(job: Job) -> str:
@@ -95,7 +112,6 @@ def json_schema() -> dict[str, Any]:
 
 
 def _converted(draft: Draft, system: _System, changes: Sequence[str]) -> Loaded:
-    system.read(draft)
     job = _validated(overrides.apply(planted(draft.data), changes), f"{draft.name}, as converted")
     return Loaded(job=job, system=system.name, notes=(*draft.notes(), *_remarks(job)))
 
@@ -109,11 +125,8 @@ def _validated(tree: Tree, name: str) -> Job:
 
 
 def _remarks(job: Job) -> list[str]:
-    remarks = [
+    return [
         f"secrets.{name} is in the file itself; env:NAME or file:PATH keeps it out"
         for name, secret in job.secrets.items()
         if secret.is_value
     ]
-    if job.searcher is not None and job.searcher.name != "single":
-        remarks.append(f"searcher.name: {job.searcher.name} is not supported yet; only single is")
-    return remarks

@@ -7,12 +7,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everstep.env import BACKEND
 from everstep.errors import UsageError
-from everstep.job_file.schema import Checkpoint, Job, Volume
 from everstep.wire import Policy, policy_problems
+
+if TYPE_CHECKING:  # a node that only reads its order needs no job file
+    from everstep.job_file.schema import Checkpoint, Job, Volume
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +137,7 @@ def _variables(job: Job) -> dict[str, str]:
 
 def num_workers_of(job: Job) -> int | str:
     """Of each node: a number, or auto, gpu, cpu for the node to find out."""
-    return job.workers_per_node or job.resources.gpu or 1
+    return job.workers_per_node or job.resources.gpu or job.resources.slots_per_trial or 1
 
 
 def policy_settings(job: Job, num_workers: int) -> dict[str, Any]:
@@ -156,8 +158,10 @@ def policy_settings(job: Job, num_workers: int) -> dict[str, Any]:
 def experiment_of(job: Job) -> dict[str, Any]:
     """The job file for `everstep.get_cluster_info()` and the Trainer, by Determined's names."""
     workers = num_workers_of(job)
+    slots = job.resources.slots_per_trial or (job.nodes.max * workers if isinstance(workers, int) else None)
     told = {
         "name": job.title,
+        "description": job.description,
         "entrypoint": list(job.entrypoint),
         "hyperparameters": job.hyperparameters,
         "data": job.data,
@@ -165,10 +169,13 @@ def experiment_of(job: Job) -> dict[str, Any]:
         "searcher": None if job.searcher is None else job.searcher.model_dump(mode="json", exclude_none=True),
         "reproducibility": {"experiment_seed": job.seed},
         "checkpoint_storage": _storage(job.checkpoint),
-        "resources": {"slots_per_trial": job.nodes.max * workers} if isinstance(workers, int) else None,
+        "resources": {"slots_per_trial": slots} if slots is not None else None,
         "max_restarts": job.restarts,
+        "records_per_epoch": job.records_per_epoch,
+        "min_validation_period": job.min_validation_period,
+        "min_checkpoint_period": job.min_checkpoint_period,
     }
-    return {key: value for key, value in told.items() if value not in (None, {}, [])}
+    return {key: value for key, value in told.items() if value not in (None, {}, [], "")}
 
 
 def _storage(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -179,7 +186,11 @@ def _storage(checkpoint: Checkpoint) -> dict[str, Any]:
         place = {"type": kinds[scheme], "bucket": bucket, "prefix": prefix}
     else:
         place = {"uri" if scheme else "host_path": checkpoint.uri}
-    kept = {"save_trial_latest": checkpoint.keep_latest, "save_trial_best": checkpoint.keep_best}
+    kept = {
+        "save_experiment_best": checkpoint.keep_experiment_best,
+        "save_trial_latest": checkpoint.keep_latest,
+        "save_trial_best": checkpoint.keep_best,
+    }
     return {key: value for key, value in {**place, **kept}.items() if value not in (None, "")}
 
 

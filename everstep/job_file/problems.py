@@ -96,7 +96,11 @@ def _problem(error: dict[str, Any], path: tuple[str, ...], line: int | None, mod
         )
     if error["type"] == "extra_forbidden":
         known = _keys(model, path[:-1])
-        where = f"key of {'.'.join(path[:-1])}" if len(path) > 1 else "key of a job file"
+        where = (
+            f"key of {'.'.join(path[:-1])}"
+            if len(path) > 1
+            else f"key of {model.model_config.get('title', 'a job file')}"
+        )
         return Problem(
             text=f"{key} is not a {where}", hint=_did_you_mean(path[-1], known), line=line, code="job-file-key-unknown"
         )

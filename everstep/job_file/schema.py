@@ -15,7 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, cr
 
 from everstep.env import BACKEND
 from everstep.errors import UsageError
-from everstep.job_file.entrypoint import Entrypoint, entry_of, split, without_launcher
+from everstep.job_file.entrypoint import HARNESS, Entrypoint, class_words, entry_of, is_class, split, without_launcher
+from everstep.job_file.experiment_keys import Count, Labels, Length, MetricLine, Searcher
 from everstep.job_file.fields import (
     AS_WRITTEN,
     Cpus,
@@ -31,29 +32,19 @@ from everstep.job_file.fields import (
     checked,
     key,
     refusal,
+    shorthand,
 )
 from everstep.job_file.fields import text_paths as _text_paths
 from everstep.job_file.platform_options import Platforms
 from everstep.job_file.secret import SecretField
 from everstep.settings import settings_of, types_of
 from everstep.wire.policy import Policy
+from everstep.wire.pool import DEFAULT_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
 
 _DNS_LENGTH = 50  # of a job's name: pods add theirs, and a label has 63 at most
 _MAX_NODES = 100_000
 
-Count = Annotated[int, Field(ge=1)]
-
-
 # --- short forms ----------------------------------------------------------------------------------
-
-
-def _shorthand(read: Any, form: Any) -> BeforeValidator:
-    """A block that may also be given as this form; a mapping is left to the block."""
-
-    def validate(given: Any) -> Any:
-        return given if isinstance(given, Mapping | Section) else read(given)
-
-    return BeforeValidator(checked(validate), json_schema_input_type=form)
 
 
 def _parse_nodes(given: Any) -> Any:
@@ -63,7 +54,7 @@ def _parse_nodes(given: Any) -> Any:
     return {"min": int(found[1]), "max": int(found[2] or found[1])}
 
 
-def _parse_volume(given: Any) -> Any:
+def parse_volume(given: Any) -> Any:
     if not isinstance(given, str):
         raise UsageError(
             f"{given!r} is not a volume", hint="SOURCE:TARGET, or {source: …, target: …}", code="volume-invalid"
@@ -79,6 +70,8 @@ def _parse_volume(given: Any) -> Any:
 
 def _parse_words(given: Any) -> Any:
     words = split(given) if isinstance(given, str) else given
+    if isinstance(words, list | tuple) and len(words) == 1 and is_class(str(words[0])):
+        words = class_words(str(words[0]))
     if not isinstance(words, list | tuple):
         raise UsageError("neither a text nor a list", hint="entrypoint: train.py", code="entrypoint-type")
     if not words or words[0] == "":
@@ -172,6 +165,32 @@ class Resources(NodeResources):
     gpu: int = key(0, "Number of GPUs.", ge=0)
     gpu_type: Word = key("", "GPU type, as the platform names it.")
     shm: Size | None = key(None, "Size of the shared memory (/dev/shm), for data loaders.")
+    slots_per_trial: int | None = key(
+        None, "Number of micro-batches in a batch, and the most slots that a trial uses.", ge=0
+    )
+    min_slots: int | None = key(
+        None, "Number of slots that a trial needs [1]: it starts with them, and never continues with fewer.", ge=1
+    )
+    max_slots: int | None = key(
+        None, "Most slots of the pool that all trials of the experiment use together. Default: as many as help.", ge=1
+    )
+    pool: Word = key("", "Pool whose slots trials use. Default: default.")
+    priority: int | None = key(
+        None,
+        f"Priority in the pool, from 1 to {MOST_PRIORITY} [{DEFAULT_PRIORITY}]; smaller numbers go first.",
+        ge=1,
+        le=MOST_PRIORITY,
+    )
+    weight: float | None = key(
+        None,
+        "Share of the pool among experiments of equal priority [1]; 2 gets twice as many slots as 1.",
+        ge=LEAST_WEIGHT,
+        le=MOST_WEIGHT,
+        allow_inf_nan=False,
+    )
+    preemption_timeout: Duration | None = key(
+        None, "Time that a trial has to save and leave for others [checkpoint.grace]; then it is killed."
+    )
 
     @model_validator(mode="after")
     def _shm_fits(self) -> Resources:
@@ -234,6 +253,7 @@ class Checkpoint(Section):
     uri: Text = key("", "Folder that all nodes can reach, or a URL such as s3://bucket/prefix.")
     keep_latest: int | None = key(None, "Number of newest checkpoints to keep.", ge=0)
     keep_best: int | None = key(None, "Number of best checkpoints to keep.", ge=0)
+    keep_experiment_best: int | None = key(None, "Number of best checkpoints of a whole experiment to keep.", ge=0)
     grace: Duration = key(60.0, "Time that a leaving node has to save and leave.")
 
 
@@ -271,33 +291,6 @@ class MetricsSection(_declared("metrics")):  # type: ignore[misc]
     """What is measured. The same names and defaults as in docs/configuration.md."""
 
 
-_AS_DETERMINED = "Determined's option; accepted but not used yet."
-
-
-class Searcher(Section):
-    """The hyperparameter search, with Determined's names. `single` is one run with the given hyperparameters."""
-
-    name: Literal["single", "random", "grid", "async_halving", "adaptive_asha"] = key(
-        "single", "Search method. Only single runs so far."
-    )
-    metric: Text | None = key(None, "Metric that decides which checkpoint is best.")
-    smaller_is_better: bool = key(True, "Whether a smaller value of the metric is better.")
-    max_length: Count | dict[Literal["batches", "records", "epochs"], Count] | None = key(
-        None, "Length of a trial: {batches: 937}, records or epochs."
-    )
-    max_trials: Count | None = key(None, _AS_DETERMINED)
-    max_concurrent_trials: int | None = key(None, _AS_DETERMINED, ge=0)
-    max_time: Count | None = key(None, _AS_DETERMINED)
-    time_metric: Text | None = key(None, _AS_DETERMINED)
-    mode: Literal["standard", "aggressive", "conservative"] | None = key(None, _AS_DETERMINED)
-    divisor: float | None = key(None, _AS_DETERMINED, gt=1)
-    max_rungs: Count | None = key(None, _AS_DETERMINED)
-    num_rungs: Count | None = key(None, _AS_DETERMINED)
-    bracket_rungs: tuple[int, ...] = key((), _AS_DETERMINED)
-    source_trial_id: int | None = key(None, _AS_DETERMINED)
-    source_checkpoint_uuid: Text | None = key(None, _AS_DETERMINED)
-
-
 # --- the job --------------------------------------------------------------------------------------
 
 
@@ -310,7 +303,11 @@ class Job(Section):
         BeforeValidator(checked(_parse_words), json_schema_input_type=str | list[str | int | float]),
         AfterValidator(checked(_no_launcher)),
         PlainSerializer(_show_words),
-    ] = key(..., "Command that each worker runs: train.py, -m package.train, or a program. A text or a list.")
+    ] = key(
+        ...,
+        "Command that each worker runs: train.py, -m package.train, a program, or a class: model_def:MyTrial. "
+        "A text or a list.",
+    )
     args: Texts = key((), "Arguments of the entrypoint, passed as written.")
     env: dict[EnvName, Text] = key({}, "Environment variables of the workers.")
     secrets: dict[EnvName, SecretField] = key(
@@ -318,7 +315,7 @@ class Job(Section):
     )
     nodes: Annotated[
         Nodes,
-        _shorthand(_parse_nodes, int | str | Nodes),
+        shorthand(_parse_nodes, int | str | Nodes),
         PlainSerializer(lambda nodes: int(str(nodes)) if nodes.min == nodes.max else str(nodes)),
         AS_WRITTEN,
     ] = key(Nodes(), "Number of nodes: 2, or MIN:MAX.")
@@ -335,10 +332,10 @@ class Job(Section):
     setup: Texts = key((), "Shell lines that each node runs before its agent: module load, …")
     workdir: Text = key(".", "Folder with the code. It is sent to the nodes, and workers start in it.")
     ignore: Text = key(".everstepignore", "File that lists paths not to send, like a .gitignore.")
-    volumes: tuple[Annotated[Volume, _shorthand(_parse_volume, str | Volume)], ...] = key(
+    volumes: tuple[Annotated[Volume, shorthand(parse_volume, str | Volume)], ...] = key(
         (), "Files mounted into the job: SOURCE:TARGET[:ro]."
     )
-    checkpoint: Annotated[Checkpoint, _shorthand(lambda uri: {"uri": uri}, str | Checkpoint)] = key(
+    checkpoint: Annotated[Checkpoint, shorthand(lambda uri: {"uri": uri}, str | Checkpoint)] = key(
         Checkpoint(), "Checkpoint settings: the URI alone, or a block."
     )
     restarts: int = key(3, "Replace at most this many workers in the whole job. Lost nodes do not count.", ge=0)
@@ -347,7 +344,7 @@ class Job(Section):
         "How gradients travel between workers, unless the script sets it: gloo, nccl, or auto (NCCL if each worker "
         "has its own GPU, otherwise gloo). Default: EVERSTEP_BACKEND of each node, or auto.",
     )
-    time_limit: Duration | None = key(None, "Time limit of the whole job: 1h30m, 1:30:00.")
+    time_limit: Duration | None = key(None, "Time limit of the whole job or experiment: 1h30m, 1:30:00.")
     elastic: Elastic = key(Elastic(), "Settings for membership changes.")
     health: HealthSection = key(HealthSection(), "Detection of lost and hanging workers.")
     shards: ShardsSection = key(ShardsSection(), "Settings for leased data.")
@@ -356,16 +353,28 @@ class Job(Section):
     seed: int = key(0, "Seed of random streams, for scripts that read it from the job.", ge=0)
     hyperparameters: Json = key({}, "Hyperparameters, for scripts that read them from the job.")
     data: Json = key({}, "Other data, for scripts that read it from the job.")
-    searcher: Annotated[Searcher | None, _shorthand(lambda name: {"name": name}, str | Searcher)] = key(
+    description: Text = key("", "Description of the experiment.")
+    notes: Text = key("", "Notes on the experiment, for people.")
+    metric_line: MetricLine | None = key(
+        None, "Regular expression of the printed lines that hold a trial's metric, for scripts that do not report it."
+    )
+    records_per_epoch: Count | None = key(None, "Number of records in an epoch, if the Trainer cannot count them.")
+    min_validation_period: Length | None = key(None, "Validate at least this often, unless the script says so itself.")
+    min_checkpoint_period: Length | None = key(None, "Save at least this often, unless the script says so itself.")
+    reuse: bool = key(False, "Do not train again what was trained before. Needs data.version.")
+    searcher: Annotated[Searcher | None, shorthand(lambda name: {"name": name}, str | Searcher)] = key(
         None, "Hyperparameter search: a method's name, or a block."
     )
-    labels: dict[str, Text] = key({}, "Labels on the submitted objects, where the platform supports labels.")
-    platform: Annotated[Platforms, _shorthand(lambda name: {"name": name}, str | Platforms)] = key(
+    labels: Labels = key({}, "Labels, of the experiment, or on the submitted objects: a mapping, or a list of names.")
+    platform: Annotated[Platforms, shorthand(lambda name: {"name": name}, str | Platforms)] = key(
         Platforms(), "Platform to run on: a name, or options of one or more platforms."
     )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Job:
+        if self.reuse and self.data.get("version") in (None, ""):
+            hint = "data: {version: …}: a text that changes when the data does"
+            raise refusal("reuse without data.version", hint, code="reuse-without-data-version")
         if both := sorted(self.env.keys() & self.secrets.keys()):
             raise refusal(
                 f"{both[0]} is in env and in secrets", "remove one of them", code="variable-in-env-and-secrets"
@@ -392,7 +401,10 @@ class Job(Section):
     @property
     def title(self) -> str:
         """The job's name, or one made of what it runs."""
-        return self.name or PurePosixPath(self.entry.script).stem or "job"
+        entry = self.entry
+        if self.name or entry.script != HARNESS or not entry.args:
+            return self.name or PurePosixPath(entry.script).stem or "job"
+        return entry.args[0].rpartition(":")[2]
 
     @property
     def slug(self) -> str:

@@ -5,6 +5,7 @@ Reading runs no code, makes no objects, and refuses unbounded growth. Knows noth
 
 from __future__ import annotations
 
+import pathlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -122,7 +123,28 @@ for _tag, _pattern, _first in _RESOLVERS:
     _YamlLoader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})$"), list(_first))
 
 
-def parse(text: str, *, name: str) -> Tree:
+def read_text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        message = f"{path}: byte {error.start} is not UTF-8"
+        raise UsageError(message, hint="save it as UTF-8 text", code="job-file-not-utf8") from None
+    except OSError as error:
+        message = f"{path}: {error.strerror}"
+        raise UsageError(
+            message, hint="give the path of an experiment file or a job file", code="job-file-unreadable"
+        ) from None
+
+
+def parse_mapping(text: str, *, name: str, shortest: str = SHORTEST) -> Tree:
+    """`shortest`: a file of this kind, for hints."""
+    tree = parse(text, name=name, shortest=shortest)
+    if not isinstance(tree.value, dict):
+        raise UsageError(f"{name} is not a mapping", hint=shortest, code="job-file-not-a-mapping")
+    return tree
+
+
+def parse(text: str, *, name: str, shortest: str = SHORTEST) -> Tree:
     """The one document of this text; `name` is for messages."""
     try:
         node = yaml.compose(text, Loader=_YamlLoader)
@@ -135,7 +157,7 @@ def parse(text: str, *, name: str) -> Tree:
         message = f"{name}: this is not YAML: {type(error).__name__}"
         raise UsageError(message, hint="save it as UTF-8 text", code="yaml-unreadable") from None
     if node is None:
-        raise UsageError(f"{name} is empty", hint=SHORTEST, code="job-file-empty")
+        raise UsageError(f"{name} is empty", hint=shortest, code="job-file-empty")
     return _Growing(name).tree(node)
 
 

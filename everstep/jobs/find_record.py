@@ -59,17 +59,23 @@ def record_of(record: JobRecord, files: Sequence[str] = FILES) -> Path | None:
     return None
 
 
-def _places(record: JobRecord) -> Iterator[SharedFolder]:
-    """Where the coordinator may have left it, as this machine knows the place."""
-    uri = record_place(_checkpoint_uri(record.job))
+def checkpoint_places(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where a job's checkpoints may be: as this machine calls the place, and as the job does. None, if the job file
+    names no place that outlives a node."""
+    uri = record_place(_checkpoint_uri(job)).rstrip("/")
     if uri:
-        yield SharedFolder(uri=place_beside(uri, record.id))
-    for volume in record.job.get("volumes") or ():  # on this machine, too, if it mounts the same
+        yield uri, uri
+    for volume in job.get("volumes") or ():  # on this machine, too, if it mounts the same
         target = str(volume.get("target", "")).rstrip("/") if isinstance(volume, Mapping) else ""
         if target and f"{uri}/".startswith(f"{target}/") and str(volume["source"]).startswith("/"):
-            there = str(volume["source"]).rstrip("/") + uri.removeprefix(target)
-            yield SharedFolder(uri=place_beside(there, record.id))
-    if "://" not in uri and (folder := platform_of(record.platform).record_folder(record)) is not None:
+            yield str(volume["source"]).rstrip("/") + uri.removeprefix(target), uri
+
+
+def _places(record: JobRecord) -> Iterator[SharedFolder]:
+    """Where the coordinator may have left it, as this machine knows the place."""
+    for here, _there in checkpoint_places(record.job):
+        yield SharedFolder(uri=place_beside(here, record.id))
+    if "://" not in _checkpoint_uri(record.job) and (folder := platform_of(record.platform).record_folder(record)):
         yield SharedFolder(uri=place_beside(folder.uri, record.id), options=folder.options)
 
 

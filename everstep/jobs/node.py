@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -54,10 +54,10 @@ def run_node(options: SubmittedNodeOptions, say: Say) -> int:
     directory = private_directory(options.log_dir)
     is_set_up = env.take_set_up()
     if not is_set_up:  # otherwise the setup lines had them, and may have changed them
-        env.update({**order.env, **_secrets()})
+        env.update({**order.env, **read_secret_values()})
     _enter(order, options, directory, say)
     if order.setup and not is_set_up:
-        _set_up(order.setup)
+        run_setup(order.setup)
     if order.experiment:
         private_file.write_json(directory / "experiment.json", dict(order.experiment))
         env.update({env.EXPERIMENT: str(directory / "experiment.json")})
@@ -94,7 +94,7 @@ def run_node(options: SubmittedNodeOptions, say: Say) -> int:
             signals=(*ENDING_SIGNALS, signal.SIGURG),
             shutdown_s=order.grace_s,
             heartbeat_s=float(order.policy.get("heartbeat_s", 1.0)),
-            hidden=_hidden(order, say),
+            hidden=hidden_values(order, say),
         )
         return run_agent(node, starter, token, check_by=policy_of(order) if order.wants_check else None)
 
@@ -121,7 +121,7 @@ def asked_to_end() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _secrets() -> Mapping[str, str]:
+def read_secret_values() -> Mapping[str, str]:
     """From the platform's place for them: a file, a bucket, a vault."""
     found: dict[str, str] = {}
     if (place := env.value(env.SECRETS_FILE)) is not None:
@@ -133,7 +133,7 @@ def _secrets() -> Mapping[str, str]:
     return found
 
 
-def _hidden(order: NodeOrder, say: Say) -> tuple[str, ...]:
+def hidden_values(order: NodeOrder, say: Say) -> tuple[str, ...]:
     """Values that no log shows. The platform has set them as variables, or we have."""
     values = {name: value for name in order.secrets if (value := env.value(name))}
     if short := too_short(values.items()):
@@ -171,7 +171,10 @@ def _read_bucket(uri: str) -> bytes:
 
 def _enter(order: NodeOrder, options: SubmittedNodeOptions, directory: Path, say: Say) -> None:
     """Change to the folder that workers start in."""
-    folder = _fetch(order, options, directory, say) if order.code else Path(order.workdir or ".")
+    change_to(_fetch(order, options, directory, say) if order.code else Path(order.workdir or "."))
+
+
+def change_to(folder: Path) -> None:
     try:
         os.chdir(folder)
     except OSError as error:
@@ -208,26 +211,30 @@ def _find(order: NodeOrder, options: SubmittedNodeOptions, say: Say) -> FoundCoo
     )
 
 
-def _set_up(lines: tuple[str, ...]) -> None:
-    """Run the lines in a shell that then becomes this command again, with everything that they have set: also another
-    Python, if they have chosen one (`source activate`)."""
-    again = shlex.join(["-m", "everstep", *sys.argv[1:]])
-    script = "\n".join(
-        [
-            "set -e",
-            "everstep_python=$(command -v python || :)",
-            *lines,
-            f"export {env.SET_UP}=1",
-            f'[ "$(command -v python || :)" != "$everstep_python" ] || exec {shlex.quote(sys.executable)} {again}',
-            f"exec python {again}",
-        ]
-    )
+def run_setup(lines: tuple[str, ...]) -> None:
+    """Run the lines in a shell that then becomes this command again, with everything that they have set."""
+    script = setup_script((*lines, f"export {env.SET_UP}=1"), sys.argv[1:])
     try:
         os.execvp("bash", ["bash", "-c", script])
     except OSError as error:
         raise PermanentError(
             f"bash, for the job's setup lines: {error.strerror}", hint="install bash", code="bash-missing"
         ) from None
+
+
+def setup_script(lines: Sequence[str], words: Sequence[str]) -> str:
+    """For bash: the lines, then `everstep WORDS` in the same process; also by another Python, if they have chosen one
+    (`source activate`)."""
+    then = shlex.join(["-m", "everstep", *words])
+    return "\n".join(
+        [
+            "set -e",
+            "everstep_python=$(command -v python || :)",
+            *lines,
+            f'[ "$(command -v python || :)" != "$everstep_python" ] || exec {shlex.quote(sys.executable)} {then}',
+            f"exec python {then}",
+        ]
+    )
 
 
 def _leave_in_time(order: NodeOrder, deadline: float | None, say: Say) -> None:

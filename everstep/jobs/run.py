@@ -14,7 +14,6 @@ from everstep import env
 from everstep.checkpoint.index import place_of_job
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError
-from everstep.jobs.check import check_node
 from everstep.jobs.leave_record import add_checkpoints, write_about
 from everstep.jobs.meeting import address_of_page, coordinator_of, create_job, is_host, job_folder, job_id, policy_of
 from everstep.jobs.node_spec import node_spec
@@ -34,7 +33,7 @@ from everstep.launcher.node import NodeSpec
 from everstep.launcher.node_bounds import NodeBounds
 from everstep.launcher.shown_streams import STDERR, STDOUT, Shown
 from everstep.launcher.starter import Starter
-from everstep.launcher.summary import LastWords, failure_report, summary
+from everstep.launcher.summary import LastWords, failure_report, last_line, summary
 from everstep.launcher.torchrun_options import parse_ranks, parse_signals, parse_streams, parse_texts
 from everstep.launcher.worker_files import WorkerFiles
 from everstep.page.address import show_page
@@ -63,13 +62,14 @@ def run_job(
     signals = parse_signals(options.signals_to_handle)
     taken_up = run_record.unfinished(options.log_dir, job) if is_hosting else None
     directory = private_directory(taken_up or options.log_dir / job_folder(options, job))
-    run_record.begin(directory, job, is_host=is_hosting)
+    run_record.begin(directory, job, is_host=taken_up is not None)
     events = env.share_events(directory / "events.jsonl")
     with (
         JobDisplay(shown=_shown(options), copies=_copies(options, directory)) as display,
         coordinator_of(options, job, directory, policy.join_s, display.say, starter.start_service) as (url, token),
     ):
-        run_record.update(directory, url=url, token_file=str(token.absolute()))
+        is_ours = is_hosting and (directory / STORE).exists()  # another node of this machine may have been first
+        run_record.update(directory, url=url, token_file=str(token.absolute()), is_host=is_ours)
         for note in (*notes, *rendezvous.notes):
             display.say(note)
         if taken_up is not None:
@@ -205,6 +205,8 @@ def _copies(options: RunOptions, directory: Path) -> dict[int, FilteredCopy]:
 
 def _run_node(node: NodeSpec, display: JobDisplay, starter: Starter, token: Path, *, check_by: Policy | None) -> int:
     if check_by is not None:
+        from everstep.jobs.check import check_node
+
         checked = check_node(node, check_by, token, display.say)
         if checked.exit_code is not None:
             return checked.exit_code
@@ -230,11 +232,13 @@ def _run_node(node: NodeSpec, display: JobDisplay, starter: Starter, token: Path
 
         verdict = Agent(node, starter, say=display.say, on_worker=follow, on_end=finish).run()
     display.close()
-    _report(verdict, display, node.directory)
+    words = _last_words(node.directory / verdict.first_failure.worker) if verdict.first_failure else None
+    _report(verdict, display, words)
     run_record.update(
         node.directory,
         state=_state(verdict),
         reason=verdict.reason,
+        error=display.masked(last_line(verdict, words)),
         exit_code=verdict.exit_code,
         num_steps=display.num_steps_done,
         elapsed_s=round(display.elapsed_s, 1),
@@ -285,12 +289,11 @@ def _state(verdict: Verdict) -> str:
     return run_record.FINISHED if verdict.is_good else run_record.FAILED
 
 
-def _report(verdict: Verdict, display: JobDisplay, directory: Path) -> None:
+def _report(verdict: Verdict, display: JobDisplay, words: LastWords | None) -> None:
     if verdict.is_good:
         lines = [summary(verdict, num_steps=display.num_steps_done, elapsed_s=display.elapsed_s, good_s=display.good_s)]
     else:
-        first = verdict.first_failure
-        lines = failure_report(verdict, _last_words(directory / first.worker) if first else None)
+        lines = failure_report(verdict, words)
     lines = [display.masked(line) for line in lines]
     Console().print(err=[line if line.startswith(" ") else f"everstep: {line}" for line in lines])
 

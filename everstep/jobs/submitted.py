@@ -20,20 +20,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
-
-import yaml
 
 from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.errors import EverstepError, UsageError
-from everstep.job_file.load import Loaded, load, load_file
 from everstep.job_file.order import num_workers_of, order_of, policy_of
-from everstep.job_file.platform_options import check_platform
-from everstep.job_file.schema import Job
-from everstep.job_file.secret import Secret
 from everstep.jobs.log_filter import by_rank, by_worker
+from everstep.jobs.secret_values import private_files, resolve
 from everstep.launcher.machine import count_gpus
 from everstep.platforms.base import (
     JobRecord,
@@ -52,8 +47,13 @@ from everstep.storage.code_archive import LARGE_BYTES, Code, pack
 from everstep.waiting import wait_until
 from everstep.wire import JobView, SeriesView
 
+if TYPE_CHECKING:  # whatever reads job files is imported to submit one, not to look at a job
+    from everstep.job_file.load import Loaded
+    from everstep.job_file.schema import Job
+
 log = logging.getLogger("everstep")
 
+_OF_POOLS = ("pool", "priority", "weight", "max_slots", "preemption_timeout")
 _LATE_STATUS_S = 5.0  # a platform may report "running" for a moment after the last line
 
 
@@ -85,11 +85,15 @@ class Prepared:
 
 def prepare(path: Path, changes: Sequence[str] = (), *, platform: str | None = None) -> Prepared:
     """Read the file at `path`. `changes`: KEY=VALUE, as `--set` takes them."""
+    from everstep.job_file.load import load_file
+
     return _prepare(load_file(path, _with_platform(changes, platform)), path)
 
 
 def prepare_text(text: str, changes: Sequence[str] = (), *, platform: str | None = None, name: str) -> Prepared:
     """The same for a file's content; `name`: the file's name in error messages."""
+    from everstep.job_file.load import load
+
     return _prepare(load(text, _with_platform(changes, platform), name=name), None)
 
 
@@ -146,13 +150,15 @@ def check_gpus(job: Job, num_gpus: int, say: Say) -> None:
 def _with_platform(changes: Sequence[str], platform: str | None) -> Sequence[str]:
     if platform is None:
         return changes
+    from everstep.job_file.platform_options import check_platform
+
     check_platform(platform)
     return [*changes, f"platform.name={platform}"]
 
 
 def _prepare(loaded: Loaded, job_file: Path | None) -> Prepared:
     job = loaded.job
-    _refuse_search(job)
+    refuse_search(job)
     platform = platform_of(job.platform.chosen)
     ticket, notes = _ticket(job, platform, job_file)
     request = platform.render(job, ticket)
@@ -163,7 +169,7 @@ def _prepare(loaded: Loaded, job_file: Path | None) -> Prepared:
         job=job,
         platform=platform,
         request=request,
-        notes=(*loaded.notes, *request.notes, *_gpu_notes(job), *notes),
+        notes=(*loaded.notes, *request.notes, *_gpu_notes(job), *_pool_notes(job), *notes),
         missing=missing,
     )
 
@@ -177,6 +183,12 @@ def _gpu_notes(job: Job) -> Iterator[str]:
         yield f"workers_per_node: {workers}, but resources.gpu: {gpus}: each worker uses one GPU, so the rest stay idle"
 
 
+def _pool_notes(job: Job) -> Iterator[str]:
+    for name in _OF_POOLS:
+        if name in job.resources.model_fields_set:
+            yield f"resources.{name} is not used: the job runs without a pool"
+
+
 def _missing_script(job: Job, workdir: Path) -> str:
     entry = job.entry
     if entry.is_module or entry.is_program or (workdir / entry.script).exists():
@@ -184,10 +196,13 @@ def _missing_script(job: Job, workdir: Path) -> str:
     return f"entrypoint: there is no {entry.script} in {workdir}"
 
 
-def _refuse_search(job: Job) -> None:
+def refuse_search(job: Job) -> None:
     if job.searcher is not None and job.searcher.name != "single":
-        message = f"searcher.name: {job.searcher.name}: only single is supported"
-        raise UsageError(message, hint="--set searcher.name=single runs it once", code="searcher-not-supported")
+        raise UsageError(
+            f"searcher.name: {job.searcher.name}: this file is an experiment of many trials, and not one job",
+            hint="`everstep e create FILE .` runs it; --set searcher.name=single trains one trial",
+            code="searcher-needs-experiment",
+        )
 
 
 def _ticket(job: Job, platform: Platform, job_file: Path | None) -> tuple[Ticket, tuple[str, ...]]:
@@ -218,38 +233,6 @@ def _check_entrypoint(job: Job, workdir: Path, code: Code) -> None:
             hint=f"it is ignored, or private to its owner: put !/{name} into {job.ignore}",
             code="entrypoint-not-sent",
         )
-
-
-# --- secrets --------------------------------------------------------------------------------------
-
-
-def resolve(secrets: Mapping[str, Secret]) -> dict[str, str]:
-    """Those whose values are available here; a platform resolves its own (kubernetes:, oci:)."""
-    return {name: value for name, secret in secrets.items() if (value := _value(name, secret)) is not None}
-
-
-def _value(name: str, secret: Secret) -> str | None:
-    if secret.is_value:
-        return secret.held
-    if secret.kind == "env":
-        if (value := env.everything().get(secret.held)) is None:
-            message = f"secrets.{name}: the variable {secret.held} is not set"
-            raise UsageError(message, hint=f"export {secret.held}=…", code="secret-variable-not-set")
-        return value
-    if secret.kind == "file":
-        try:
-            return Path(secret.held).expanduser().read_text().rstrip("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            message = f"secrets.{name}: {secret.held}: {error}"
-            raise UsageError(message, hint="a text file that you may read", code="secret-file-unreadable") from None
-    return None
-
-
-def private_files(secrets: Mapping[str, Secret], *, job_file: Path | None) -> tuple[Path, ...]:
-    """Files that hold secrets, including a job file with a literal one. They must not travel with the code."""
-    kept = [Path(secret.held).expanduser() for secret in secrets.values() if secret.kind == "file"]
-    has_value = any(secret.is_value for secret in secrets.values())
-    return (*kept, *([job_file] if has_value and job_file is not None else []))
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -312,6 +295,8 @@ def _load(path: Path) -> JobRecord | None:
 
 def find_printed(file: Path) -> JobRecord:
     """The job whose output of `everstep run -f` is in `file`."""
+    import yaml
+
     try:
         printed = yaml.safe_load(file.read_text())
         return find(str(printed["everstep"]["id"] if "everstep" in printed else printed["jobId"]))

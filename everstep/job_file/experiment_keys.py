@@ -1,0 +1,67 @@
+"""Keys of a job file that describe an experiment: its searcher, and what its trials get."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from everstep.job_file.fields import Section, Text, checked, key
+from everstep.job_file.metric_line import read_metric_line
+
+_NAMES = ("single", "random", "grid", "async_halving", "adaptive_asha", "tpe", "cmaes", "gp", "qmc", "custom")
+
+Count = Annotated[int, Field(ge=1)]
+Length = Count | dict[Literal["batches", "records", "epochs"], Count]
+
+
+class Searcher(Section):
+    """The hyperparameter search, with Determined's names. `single` is one run with the given hyperparameters."""
+
+    name: Literal[_NAMES] = key("single", f"Search method: {', '.join(_NAMES)}. See docs/search.md.")  # type: ignore[valid-type]
+    metric: Text | None = key(None, "Metric that decides which trial and which checkpoint is best.")
+    smaller_is_better: bool = key(True, "Whether a smaller value of the metric is better.")
+    max_length: Length | None = key(None, "Length of a trial: {batches: 937}, {records: 60000} or {epochs: 3}.")
+    max_trials: Count | None = key(None, "Number of trials.")
+    max_concurrent_trials: int | None = key(
+        None, "Maximum number of trials at a time [16]; 0: chosen by the searcher.", ge=0
+    )
+    order: Literal["exact", "arrival"] | None = key(
+        None, "exact [default]: the same search for any number of slots. arrival: the first results decide."
+    )
+    cohort: Count | None = key(None, "Number of trials that are compared with each other.")
+    mode: Literal["standard", "aggressive", "conservative"] | None = key(
+        None, "For adaptive_asha: how early trials are stopped [standard]."
+    )
+    divisor: float | None = key(None, "For halving: one in this many trials continues [4].", gt=1)
+    max_rungs: Count | None = key(None, "For adaptive_asha: maximum number of rungs [5].")
+    num_rungs: Count | None = key(None, "For async_halving: number of rungs [5].")
+    bracket_rungs: tuple[int, ...] = key((), "For adaptive_asha: number of rungs of each bracket, instead of mode.")
+    stop_once: bool | None = key(None, "For halving with order: arrival: whether a stopped trial stays stopped.")
+    max_time: Count | None = key(None, "For halving, instead of max_length: length in units of time_metric.")
+    time_metric: Text | None = key(
+        None, "For halving, with max_time: the metric that counts the length, such as batches."
+    )
+    unit: Literal["batches", "records", "epochs"] | None = key(None, "For custom: the unit of lengths [batches].")
+    source_trial_id: int | None = key(None, "Every trial starts from the newest checkpoint of this trial.", ge=0)
+    source_checkpoint_uuid: Text | None = key(None, "Every trial starts from this checkpoint.")
+
+
+def _label_names(given: Any) -> Any:
+    """Determined's labels have no values."""
+    if isinstance(given, list | tuple) and all(isinstance(each, str | int | float) for each in given):
+        return {str(each): "" for each in given}
+    return given
+
+
+Labels = Annotated[
+    dict[str, Text], BeforeValidator(_label_names, json_schema_input_type=dict[str, str] | list[str | int | float])
+]
+
+
+def _check_line(pattern: str) -> str:
+    read_metric_line(pattern)
+    return pattern
+
+
+MetricLine = Annotated[Text, AfterValidator(checked(_check_line))]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -23,6 +24,12 @@ from lab import nest
 from lab.lanes import Lanes, folder_of, in_order
 
 GRACE_S = 30.0  # on a busy machine; what ends at once costs nothing of it
+
+# A command that is started here inherits that a signal is ignored, but not a handler.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started by a script, in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No example is about time, and the machine may be busy.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -69,3 +69,16 @@ def test_metrics_heartbeats_and_searches_are_in_one_report() -> None:
     for each in ("", "quiet_", "reader_"):
         own_s, starved_s = report[f"{each}heartbeat_p99_own_s"], report[f"{each}heartbeat_p99_starved_s"]
         assert own_s >= 0 and abs(own_s + starved_s - report[f"{each}heartbeat_p99_s"]) < 1e-5
+
+
+def test_a_search_in_a_pool_is_simulated_with_what_was_measured(tmp_path: Path) -> None:
+    options = ["--slots", "2", "--trials", "2", "--length", "8", "--full-s", "1", "--fixed"]
+    options += ["--trace", str(tmp_path / "trace.json")]
+    report = run("pool.py", "--real", "search", *options)
+
+    measured = {"elastic_s", "one_slot_s", "best_fixed_s", "best_fixed_slots", "makespan_s", "simulated_s"}
+    assert measured | {"simulated_error"} == set(report["real"])
+    assert report["makespan_s"] > 0 and report["simulated_s"] > 0
+    assert (tmp_path / "trace.json").exists()
+    assert report["move_stop_s"] is report["preempt_s"] is report["pause_s"] is None
+    assert report["decision_s"] > 0 and report["fair_error"] <= 0.05

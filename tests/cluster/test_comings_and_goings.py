@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lab.stage import Stage
+from dataclasses import replace
+
+from lab.stage import CALM, Stage
 
 
 def test_a_job_grows_from_one_to_four_and_shrinks_again() -> None:
@@ -50,6 +52,22 @@ def test_a_worker_that_gets_sigterm_leaves_after_the_step_and_nobody_loses_one()
     assert result.events("worker.exited", worker="w1")[0]["exit_code"] == 0
     assert [event["step"] for event in result.events("step.committed", worker="w1")] == [1, 2, 3, 4, 5, 6]
     assert result.events("generation.closed", worker=lambda worker: worker) == []  # no worker saw one break
+
+
+def test_workers_that_can_only_train_together_leave_together_although_one_is_asked_a_step_later() -> None:
+    together = replace(CALM, min_workers=3)
+    with Stage("--steps", 20, "--micro-batches", 6, gates=[5, 8], workers=3, policy=together) as cluster:
+        cluster.wait_at_gate(5, "w0", "w1", "w2")
+        cluster.preempt("w1")
+        cluster.preempt("w2")
+        cluster.open_gate(5)
+        cluster.wait_at_gate(8, "w0", "w1", "w2")
+        cluster.preempt("w0")
+        cluster.open_gate(8)
+        ends = [cluster.wait("worker.exited", worker=worker) for worker in ("w0", "w1", "w2")]
+        assert [end["exit_code"] for end in ends] == [0, 0, 0]
+        steps = [event["step"] for event in cluster.events("step.committed", worker="w0")]
+        assert steps == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 def test_the_others_go_on_when_one_script_ends_early() -> None:

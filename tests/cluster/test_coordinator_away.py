@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinator
 from lab import nest
 from lab.command import until
-from lab.stage import Stage
+from lab.stage import CALM, Stage
 
 
 def test_deaths_after_and_during_an_absence_of_the_coordinator_are_survived() -> None:
@@ -31,6 +32,21 @@ def test_deaths_after_and_during_an_absence_of_the_coordinator_are_survived() ->
         cluster.wait("regroup.settled", size=2)
         result = cluster.finish_undisturbed()
     assert len(result.outputs) == 2
+
+
+def test_a_complete_generation_goes_on_without_a_coordinator_for_fence_s_and_no_longer() -> None:
+    """Afterwards, others may continue in its place."""
+    policy = replace(CALM, fence_s=10.0)
+    with Stage(
+        "--steps", 1_000_000, "--micro-batches", 2, "--micro-batch-s", 0.01, workers=2, policy=policy
+    ) as cluster:
+        cluster.wait("step.committed", worker="w0", step=3)
+        cluster.kill_coordinator()
+        before = cluster.events("step.committed")[-1]["step"]
+        for worker in ("w0", "w1"):
+            cluster.wait("step.committed", worker=worker, step=lambda step: step > before + 3)
+        for worker in ("w0", "w1"):
+            cluster.wait("worker.exited", worker=worker)
 
 
 def test_a_coordinator_that_the_disk_does_not_let_start_is_started_once_it_does(tmp_path: Path) -> None:

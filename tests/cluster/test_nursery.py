@@ -93,6 +93,12 @@ ENDINGS = {
                 write(1, b"deleted")
         last = Last()
     """,
+    "something else among the modules": """
+        import sys, types
+        class Library:
+            __slots__, __class__ = (), types.ModuleType
+        sys.modules["library"] = Library()
+    """,
     "a line of C": "import ctypes; ctypes.CDLL(None).puts(b'a line')",
     "a thread that is still at work": """
         import sys, threading

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def test_classic_workers_that_hang_show_their_stacks_and_are_restarted(tmp_path:
     options = ["--nproc-per-node=2", "--max-restarts=1", "--hang-timeout=10"]  # longer than a start takes
     with Run(*options, script(tmp_path, HANGS_ONCE), directory=tmp_path) as run:
         run.finish()
-    assert run.said.count("in wait_for_godot") == 2
+    assert len(re.findall(r"in wait_for_godot|wait_for_godot \(", run.said)) == 2  # or py-spy's
     assert "no worker printed or did anything for" in run.said
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,18 @@ UNTIL_GO = "while [ ! -e ../go ]; do sleep 0.05; done"
 
 
 class Meeting:
-    """Two folders of one machine, and the one line that is typed in both."""
+    """Two folders of one machine, or the same one twice, and the one line that is typed in both."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self._port, self.folders, self.typed = port, [folder / "host", folder / "guest"], list[Command]()
+    def __init__(self, folder: Path, port: int, guest: str = "guest") -> None:
+        self._port, self.folders, self.typed = port, [folder / "host", folder / guest], list[Command]()
         self._env = {"HOME": str(folder)}
         for each in self.folders:
-            each.mkdir()
+            each.mkdir(exist_ok=True)
 
     def run(self, number: int) -> Command:
-        is_host = f"--rdzv-conf=is_host={number == 0},last_call_timeout=0"
-        line = ["run", "--nnodes=1:2", f"--rdzv-endpoint=127.0.0.1:{self._port}", is_host, *PATIENCE]
+        is_host = f"is_host={number == 0}," if self.folders[0] != self.folders[1] else ""
+        line = ["run", "--nnodes=1:2", f"--rdzv-endpoint=127.0.0.1:{self._port}", *PATIENCE]
+        line.append(f"--rdzv-conf={is_host}last_call_timeout=0")
         words = [*EVERSTEP, *line, "--no-python", "sh", "-c", UNTIL_GO]
         self.typed.append(Command(*words, folder=self.folders[number], others=self.typed, **self._env))
         return self.typed[-1]
@@ -55,13 +57,21 @@ class Meeting:
         return dict(json.loads(done.stdout))
 
 
+@contextmanager
+def meet(folder: Path, guest: str = "guest") -> Iterator[Meeting]:
+    with reserved_port() as port:
+        meeting = Meeting(folder, port, guest)
+        try:
+            yield meeting
+        finally:
+            for each in meeting.typed:
+                each.end()
+
+
 @pytest.fixture
 def meeting(tmp_path: Path) -> Iterator[Meeting]:
-    with reserved_port() as port:
-        meeting = Meeting(tmp_path, port)
+    with meet(tmp_path) as meeting:
         yield meeting
-        for each in meeting.typed:
-            each.end()
 
 
 def test_a_killed_host_goes_on_with_the_same_line(meeting: Meeting, tmp_path: Path) -> None:
@@ -85,6 +95,19 @@ def test_a_killed_host_goes_on_with_the_same_line(meeting: Meeting, tmp_path: Pa
     for number in (0, 1):
         assert f"{job}: finished" in meeting.status(number)
         assert (meeting.told(number)["state"], meeting.told(number)["exit_code"]) == ("finished", 0)
+
+
+def test_a_killed_host_goes_on_in_a_folder_that_the_other_node_uses_too(tmp_path: Path) -> None:
+    with meet(tmp_path, guest="host") as meeting:
+        host = meeting.run(0)
+        host.wait_said(r"w\d started")
+        job = meeting.told(0)["job"]
+        guest = meeting.run(1)
+        guest.wait_said(r"w\d started")
+        os.kill(host.process.pid, signal.SIGKILL)
+        guest.wait_said("the coordinator does not answer; retrying")
+        meeting.run(0).wait_said(f"job {job} was not over: continuing it")
+        guest.wait_said("the coordinator answers again")
 
 
 def test_who_interrupts_the_host_is_told_how_the_others_go_on(meeting: Meeting) -> None:

@@ -11,13 +11,14 @@ ROWS = re.findall(r"^\| \[([\w.]+)\]\(\S+\) \|.*\| `(.+)` \|$", (EXAMPLES / "REA
 
 
 def test_every_example_is_listed() -> None:
-    here = {path.name for path in EXAMPLES.iterdir() if path.suffix == ".py" or path.name[:2].isdigit()}
-    assert {name for name, _ in ROWS} == here
+    folders = {path.parent.name for path in EXAMPLES.glob("*/*.py")}
+    assert {name for name, _ in ROWS} == folders | {path.name for path in EXAMPLES.glob("*.py")}
 
 
 def test_every_command_names_a_script_of_its_example() -> None:
     for name, command in ROWS:
         if command != "make demo":
-            (script,) = re.findall(r"examples/[\w./]+\.py", command)
+            script = re.sub(r"cd (\S+) && everstep e create (\S+) .*", r"\1/\2", command)
+            (script,) = re.findall(r"examples/[\w./]+\.(?:py|yaml)", script)
             assert name in script
             assert (ROOT / script).is_file()

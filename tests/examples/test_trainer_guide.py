@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from lab.command import Command
+from lab import nest
+from lab.command import EVERSTEP, Command
+from lab.local_stage import LocalStage
 from lab.seeds import snippet
 
 OURS = Path(__file__).parent / "trainer"
@@ -83,6 +86,13 @@ def model() -> str:
 def folder(tmp_path: Path) -> Path:
     """Where the guide's steps are typed, each into a file."""
     steps = {
+        "train_first": mend(
+            snippet(4, "configure_profiler"),
+            {
+                "from determined": "from everstep",
+                "MyPyTorchTrial(train_context)": "MyPyTorchTrial(train_context, hparams)",
+            },
+        ),
         "train": mend(snippet(4, "hparams=hparams, exp_conf=expconf"), {"MyPytorchTrial": "MyPyTorchTrial"}),
         "train_distributed": mend(snippet(4, "specifying chief IP"), WITHOUT_HPARAMS) + "main()",
         "train_anywhere": mend(
@@ -116,8 +126,9 @@ def load() -> str:
         mend(snippet(4, "import_from_path"), slips)
         + """
 print("made", type(my_trial).__name__, "from", my_model_def.__file__)
-loaded = pytorch.load_trial_from_checkpoint_path(path, trial_kwargs={"hparams": {"lr": 0.02}})
-print("loaded", type(loaded).__name__, float(loaded.model[0].weight.detach().abs().sum()))
+loaded = pytorch.load_trial_from_checkpoint_path(path)
+import everstep
+print("loaded", type(loaded).__name__, everstep.weights_digest(loaded.model))
 """
     )
 
@@ -156,6 +167,15 @@ def test_step_3_alone_and_step_6_from_its_checkpoint(folder: Path, python_here: 
     assert "loaded MyPyTorchTrial" in said
 
 
+def test_step_2_by_the_test_command_of_step_3(folder: Path, type_command: Callable[..., Command]) -> None:
+    """`det e create det.yaml . --local --test`, with the guide's own file."""
+    (folder / "train_first.py").rename(folder / "train.py")
+    said = type_command(*EVERSTEP, "e", "create", "det.yaml", ".", "--local", "--test").finish()
+    assert "the test succeeded" in said
+    assert re.findall(r"validation at batch (\d+)", said) == ["1"]
+    assert re.findall(r"checkpoint \S+ of batch (\d+): .*\n\[w0\] Batch\(1\) reached", said) == ["1"]
+
+
 def test_step_3_by_torchrun(folder: Path, torchrun: Callable[..., Command]) -> None:
     torchrun("--nproc-per-node=2", "train_distributed.py").finish()
     check_epoch(folder)
@@ -184,6 +204,26 @@ def test_step_4_in_a_job_alone(folder: Path, everstep_run: Callable[..., Command
     everstep_run("--nproc-per-node=2", "train_on_cluster.py", EVERSTEP_EXPERIMENT=str(folder / "job.json")).finish()
     assert [line["batches"] for line in lines(folder, "validation")] == [15]
     assert lines(folder, "end")[0]["batches"] == 15
+
+
+def test_steps_5_and_6_by_e_create_with_the_guides_own_file(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, type_command: Callable[..., Command]
+) -> None:
+    """It asks for 8 slots and a launcher of Determined's. The guide has no learning rate, and trains for long. One slot
+    and two give the same bits."""
+    (folder / "train_on_cluster.py").rename(folder / "train.py")
+    given = ("--config", "hyperparameters.lr=0.02", "--config", "searcher.max_length.batches=20")
+    digests = set()
+    for slots in ("1", "2"):
+        with LocalStage(tmp_path_factory.mktemp("service"), EVERSTEP_LOCAL_SLOTS=slots) as stage:
+            words = (*given, "--config", f"resources.min_slots={slots}")
+            said = type_command(*EVERSTEP, "e", "create", "det.yaml", ".", *words, **stage.env).finish()
+            assert re.search(r"^best: trial 1, validation_loss \S+ after 20 batches", said, re.MULTILINE)
+            (uuid,) = re.findall(r"^checkpoint: (\S+)", said, re.MULTILINE)
+            said = type_command(sys.executable, "load.py", uuid, start=nest.start_script, **stage.env).finish()
+        assert re.search(r"made MyPyTorchTrial from .*/code/model\.py", said)
+        digests.update(re.findall(r"loaded MyPyTorchTrial (\w{64})", said))
+    assert len(digests) == 1
 
 
 @pytest.mark.parametrize("launcher", ["python", "torchrun", "everstep run"])

@@ -66,10 +66,15 @@ def close() -> None:
 
 
 def start_service(
-    command: Sequence[str], *, env: Mapping[str, str], output: IO[bytes] | int | None, cwd: Path | None = None
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    output: IO[bytes] | int | None,
+    errors: IO[bytes] | int | None = None,
+    cwd: Path | None = None,
 ) -> Child:
     """Like `Child.start`, for a coordinator or an agent."""
-    return _start(CONTROL, command, env, output, None, cwd)
+    return _start(CONTROL, command, env, output, errors, cwd)
 
 
 def start_script(

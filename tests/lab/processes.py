@@ -13,6 +13,10 @@ def children(pid: int) -> list[int]:
     return [child for child, stat in stats.items() if stat and int(stat.rpartition(")")[2].split()[1]) == pid]
 
 
+def parent(pid: int) -> int:
+    return int(_read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[1])
+
+
 def coordinator_of(pid: int) -> int:
     """The one that this run has started."""
     (found,) = (child for child in children(pid) if "serve" in _command(child))

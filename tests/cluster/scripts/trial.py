@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils import data
 from train import build, digest, optimizer_state
 
+import everstep
 from everstep import pytorch
 from everstep.events import emit
 from everstep.pytorch import Batch, LRScheduler, Reducer
@@ -130,6 +131,8 @@ class Trial(pytorch.PyTorchTrial):
             self.context.set_stop_requested(True)
         if f"{os.environ.get('EVERSTEP_WORKER')}@{batch_idx}" == self.args.fail:
             raise ZeroDivisionError
+        if batch_idx == self.args.invalid:
+            raise everstep.InvalidHP("the loss is no number")
         loss = self.loss_fn(self.model(inputs), targets)
         emit("micro_batch", step=batch_idx)
         pause()
@@ -171,6 +174,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--gate-worker")
     parser.add_argument("--stop", help="WORKER@BATCH: who asks for a stop, and when")
     parser.add_argument("--fail", help="WORKER@BATCH: whose train_batch raises, and when")
+    parser.add_argument("--invalid", type=int, help="BATCH: whose train_batch raises InvalidHP")
     parser.add_argument("--die-at-fsync", type=int, help="kill -9 at the so-manieth one")
     return parser.parse_args()
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -17,23 +14,13 @@ from pathlib import Path
 import pytest
 
 from everstep.storage.base import Storage, open_storage
-
-MOTO = """
-import sys
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-sys.stdin.read()
-server.stop()
-"""
-KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+from lab.s3 import is_installed, new_bucket, serving_s3, variables
 
 
 @pytest.fixture(scope="session", autouse=True)  # before what a test leaves behind is looked at
 def moto_port() -> Iterator[int | None]:
     """None where it is not installed."""
-    if not all(importlib.util.find_spec(name) for name in ("moto", "s3fs")):
+    if not is_installed():
         yield None
         return
     import fsspec.asyn
@@ -41,14 +28,8 @@ def moto_port() -> Iterator[int | None]:
     loop = fsspec.asyn.get_loop()  # its threads stay for the life of the process
     loop.set_default_executor(ThreadPoolExecutor(1))
     fsspec.asyn.sync(loop, lambda: loop.run_in_executor(None, int))
-    command = [sys.executable, "-c", MOTO]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, **pipes) as server:
-        assert server.stdout is not None and server.stdin is not None
-        line = server.stdout.readline()
-        yield int(line)
-        server.stdin.close()
-        server.wait(30)
+    with serving_s3() as port:
+        yield port
 
 
 @pytest.fixture
@@ -56,14 +37,10 @@ def bucket(moto_port: int | None, monkeypatch: pytest.MonkeyPatch) -> str:
     """A new bucket; its name."""
     if moto_port is None:
         pytest.skip("needs moto and s3fs")
-    import botocore.session
-
-    for name, value in (KEYS | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{moto_port}"}).items():
+    given = variables(f"http://127.0.0.1:{moto_port}")
+    for name, value in given.items():
         monkeypatch.setenv(name, value)
-    name = f"b{uuid.uuid4().hex}"
-    with closing(botocore.session.get_session().create_client("s3")) as client:
-        client.create_bucket(Bucket=name)
-    return name
+    return new_bucket(given)
 
 
 @pytest.fixture(params=["local", "memory", "s3"])

@@ -13,6 +13,7 @@ import torch
 import everstep
 from lab import guide
 from lab.command import EVERSTEP, ROOT, run
+from lab.pool_stage import PoolStage
 
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 NOT_RUN = (ROOT / "tests" / "docs_not_run.txt").read_text().splitlines()
@@ -33,6 +34,7 @@ TYPED = {
     "docs/checkpoints.md": Typed(by=HERE, num_blocks=1),
     "docs/concepts/gpus.md": Typed(by=HERE, num_blocks=1),
     "docs/doctor.md": Typed(by=HERE, num_blocks=2),
+    "docs/experiments.md": Typed(by="tests/examples/test_experiments_guide.py", num_blocks=1),
     "docs/guides/compose.md": Typed(by="tests/platforms/docker/test_guide.py", num_blocks=2),
     "docs/guides/kubernetes.md": Typed(by="tests/platforms/kubernetes/test_guide.py", num_blocks=3),
     "docs/guides/local.md": Typed(by="tests/platforms/local/test_guide.py", num_blocks=1),
@@ -42,6 +44,7 @@ TYPED = {
     "docs/job_file.md": Typed(by=HERE, num_blocks=2),
     "docs/jobs.md": Typed(by=HERE, num_blocks=1),
     "docs/metrics.md": Typed(by="tests/cluster/test_report.py", num_blocks=1),
+    "docs/pool.md": Typed(by=HERE, num_blocks=2),
     "docs/search.md": Typed(by="tests/unit/search/test_preview_command.py", num_blocks=1),
 }
 
@@ -152,3 +155,22 @@ def test_the_commands_for_submitted_jobs(tmp_path: Path) -> None:
     said = guide.type_in(f"everstep init train\ncd train\n{longer}\n{page}", tmp_path, {})
 
     assert "succeeded" in said
+
+
+@pytest.mark.slow
+def test_the_commands_for_pools(tmp_path: Path) -> None:
+    queue, nodes = blocks("docs/pool.md")
+    with PoolStage(tmp_path) as stage:
+        stage.join("gpu-3")
+        stage.trials.create(2, "--hold", config={"name": "held"})
+        stage.trials.wait_starts(1)
+        there = {"EVERSTEP_COORDINATOR": stage.url, "EVERSTEP_TOKEN_FILE": str(stage.token_file)}
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+        said = guide.type_in(queue, tmp_path / "first", there)
+        assert "priority 10, weight 1" in said and "priority 10, weight 2, at most 8 slots" in said
+        said = guide.type_in(nodes, tmp_path / "second", there)
+        states = re.findall(r"^gpu-3: (\w+)", said, re.MULTILINE)
+        assert states == ["draining", "disabled", "enabled"]
+        stage.trials.act(1, "kill")
+        stage.trials.wait_state(1, "CANCELED")

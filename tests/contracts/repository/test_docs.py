@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -174,13 +175,20 @@ def test_each_argument_of_the_controller_is_documented() -> None:
 # --- configuration.md ---
 
 
+def all_commands(group: click.Group, ctx: click.Context, above: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from all_commands(command, ctx, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
+
+
 def test_each_option_is_documented() -> None:
     ctx = click.Context(app)
     documented = set(re.findall(r"`(--?[a-z][a-z-]*)`", CONFIGURATION))
-    commands = {name: app.get_command(ctx, name) for name in app.list_commands(ctx)}
-    for group in ("checkpoint", "experiment", "e"):
-        commands |= {f"{group} {name}": each for name, each in commands.pop(group).commands.items()}
-    for name, command in commands.items():
+    for name, command in all_commands(app, ctx):
         options = {option for parameter in command.params for option in parameter.opts if option.startswith("-")}
         assert options - {"--help", "-h"} <= documented, f"everstep {name}"
 

@@ -96,6 +96,22 @@ except SystemExit as ended:
     assert output.split()[-4:] == ["status", "0", "False", "False"]
 
 
+OF_NODES = ("jobs.run", "jobs.node", "jobs.coordinate", "pool.join", "pool.trial_node", "pool.local_service")
+THAT_LOOK = ("pool", "agent", "queue", "status", "metrics", "logs", "submitted", "checkpoint", "experiment_show",
+             "experiment_describe", "experiment_logs", "experiment_files", "experiment_verbs")  # fmt: skip
+
+
+def test_what_runs_nodes_and_what_only_looks_import_no_reader_of_job_files() -> None:
+    """That takes as long as all else they import; and each node, trial and command would wait for it."""
+    code = f"""
+import importlib, sys
+for name in {[*(f"everstep.{each}" for each in OF_NODES), *(f"everstep.cli.{each}" for each in THAT_LOOK)]!r}:
+    importlib.import_module(name)
+    print(*(name for heavy in ("pydantic", "yaml", "sqlalchemy") if heavy in sys.modules))
+"""
+    assert in_fresh_python(code).split() == []
+
+
 @pytest.mark.parametrize("name", sorted(set(everstep.__all__) - {"__version__"}))
 def test_public_names_have_a_home(name: str) -> None:
     assert name in dir(everstep)
@@ -112,6 +128,17 @@ logging.getLogger("story").error("once upon a time")
 print(det.get_cluster_info(), "torch" in sys.modules)
 """
     assert in_fresh_python(code).split() == ["None", "False"]
+
+
+def test_a_message_that_is_made_late_is_looked_for_once() -> None:
+    """The coordinator uses some of them a hundred times in one decision."""
+    code = """
+from everstep import wire
+assert "TrialView" not in vars(wire)
+wire.TrialView
+print("TrialView" in vars(wire))
+"""
+    assert in_fresh_python(code).split() == ["True"]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

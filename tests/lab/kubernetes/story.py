@@ -17,9 +17,12 @@ from lab.kubernetes.cluster import Lab
 class Story(Shell):
     """`everstep run` in a folder; then the other commands, and the lab's."""
 
-    def __init__(self, lab: Lab, folder: Path, data: Path, *, name: str) -> None:
+    def __init__(
+        self, lab: Lab, folder: Path, data: Path, *, name: str, keys: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """`keys`: sections of the job file, in addition to what the lab needs in them."""
         super().__init__(folder, KUBECONFIG=lab.kubeconfig)
-        self.lab, self.data, self.name = lab, data, name
+        self.lab, self.data, self.name, self.keys = lab, data, name, keys or {}
         self._events = data / "events.jsonl"
         self._events.touch()
         for each in (data, self._events):
@@ -32,6 +35,7 @@ class Story(Shell):
         job = self.lab.job()
         job["volumes"] = [*job["volumes"], {"source": str(self.data), "target": "/data"}]
         job["env"]["EVERSTEP_EVENTS"] = "/data/events.jsonl"
+        job |= {key: {**job.get(key, {}), **section} for key, section in self.keys.items()}
         kubernetes = {**job.pop("platform")["kubernetes"], "store": "1Gi"}
         changes = {"name": self.name, "platform.kubernetes": kubernetes, **job}
         return [f"--set={key}={json.dumps(value)}" for key, value in changes.items()]

@@ -216,11 +216,12 @@ NOW = 1_800_000_000.0
 EARLIER, LATER = "2027-01-15T07:59:00Z", "2027-01-15T08:01:00Z"  # than that
 
 
-def node(deletionTimestamp: str | None = None, **status: Any) -> Any:  # noqa: N803  as the cluster names it
+def node(deletionTimestamp: str | None = None, containers: int = 0, **status: Any) -> Any:  # noqa: N803  as named there
     metadata = {"name": "first-worker-3", "labels": {"everstep.dev/number": "3"}, "creationTimestamp": EARLIER}
     if deletionTimestamp:
         metadata["deletionTimestamp"] = deletionTimestamp
-    return fleet_node({"metadata": metadata, "spec": {}, "status": status}, now=NOW)
+    spec = {"containers": [{}] * containers}
+    return fleet_node({"metadata": metadata, "spec": spec, "status": status}, now=NOW)
 
 
 def ended(code: int) -> dict[str, Any]:
@@ -246,3 +247,14 @@ if __name__ == "__main__":
     for each in JOBS:
         (HERE / f"{each}.yaml").write_text(rendered(JOBS[each]).text)
     RBAC.write_text(rbac_text())
+
+
+def test_a_pod_is_dead_only_if_its_kubelet_has_seen_each_container_end() -> None:
+    unknown = ended(137)
+    unknown["state"]["terminated"]["reason"] = "ContainerStatusUnknown"
+    assert node(containers=1, phase="Failed", containerStatuses=[ended(1)]).is_dead
+    assert not node(containers=1, phase="Running", containerStatuses=[ended(1)]).is_dead, "it may be started again"
+    assert not node(containers=2, phase="Failed", containerStatuses=[ended(1)]).is_dead
+    assert not node(containers=1, phase="Failed", containerStatuses=[unknown]).is_dead
+    assert not node(containers=1, phase="Failed").is_dead, "its node was given up"
+    assert not node(EARLIER, containers=1, phase="Failed", containerStatuses=[ended(1)]).is_dead, "out of reach"

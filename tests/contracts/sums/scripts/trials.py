@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # optimizers import it at their first step: better once, here
+import torch.distributed as dist
 from sums import CPU, digest, linked
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from everstep.engine import backend_use, background, communicator, device_link, 
 from everstep.engine.backend import Backend, BackendChoice, BackendFacts, decide_backend
 from everstep.engine.fixed_world import Fixed
 from everstep.engine.step import Engine
-from everstep.errors import StateMismatch
+from everstep.errors import JobStopped, StateMismatch
 from everstep.ipc.progress_page import ProgressPage
 from lab.command import until
 from lab.generations import Generations
@@ -86,8 +87,9 @@ def train(rank: Rank, *, backend: str = "", harm: str = "") -> dict[str, Any]:
     HARMS[harm](rank)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    store = dist.TCPStore("127.0.0.1", rank.port, is_master=False)
     engine = Engine(
-        lambda board, closed: Generations(f"w{rank.number}", lambda after: rank.form(after + 1)), ProgressPage()
+        lambda board, closed: Generations(f"w{rank.number}", lambda after: rank.form(after + 1), store), ProgressPage()
     )
     trainer = everstep.ElasticTrainer(model, micro_batches=MICRO_BATCHES, engine=engine)
     optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
@@ -98,8 +100,8 @@ def train(rank: Rank, *, backend: str = "", harm: str = "") -> dict[str, Any]:
                 random = torch.Generator().manual_seed(100 * micro_batch.step + micro_batch.index)
                 model(torch.randn(4, 8, generator=random)).square().mean().backward()
                 optimizer.step()
-    except StateMismatch as mismatch:
-        refusal = f"{mismatch.code}: {mismatch.message}"
+    except (StateMismatch, JobStopped) as refused:
+        refusal = f"{refused.code}: {refused.message}"
     told = [json.loads(line) for line in events.read_text().splitlines()]
     return {
         "digest": digest(list(model.state_dict().values())),

@@ -122,10 +122,12 @@ bench: setup  ## measurements, as JSON lines; null for peers that are not instal
 peers: $(PEERS_STAMP)  ## the systems that benchmarks compare with, in an environment of their own
 
 # MLflow needs an older graphql-core than the tests; without it, its pages show an error.
+# Bytecode as for our own environment: peers start processes while the time is taken.
 $(PEERS_STAMP): benchmarks/peers.txt constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(PEERS)
 	grep -v '^graphql-core==' constraints.txt > $(PEERS)/constraints.txt
 	$(PEERS)/bin/pip install -qq --no-compile --constraint $(PEERS)/constraints.txt --editable . numpy --requirement benchmarks/peers.txt
+	-@$(PEERS)/bin/python -m compileall -qq -j 0 -x 'site-packages/(mlflow|ray/(rllib|serve|dashboard))/' $(PEERS)/lib
 	@touch $@
 
 clean:

@@ -70,7 +70,7 @@ def kill_one(cluster: Cluster, show: Show) -> None:
     show.until(lambda: cluster.events("step.committed", generation=lambda number: number > generation))
     first = cluster.events("step.committed", generation=lambda number: number > generation)[0]
     show.say(
-        f"[bold green]the survivors committed step {first['step']} {first['t'] - killed:.3f} s after the kill[/]"
+        f"[bold green]the survivors committed step {first['step']}, {first['t'] - killed:.3f} s after the kill[/]"
         f" (a step usually takes {usual_s:.3f} s)",
         first["t"],
     )

@@ -18,6 +18,7 @@ from everstep.doctor import world_needs
 from everstep.job_file.fields import Section, blocks_in
 from everstep.job_file.quantity import format_seconds
 from everstep.job_file.schema import Job
+from everstep.pool.pool_file import PersonSection, PoolSection
 from everstep.settings import settings_of
 from everstep.wire import Policy
 from everstep.wire import operations as calls
@@ -56,10 +57,22 @@ def platform_rows(_: Any) -> Iterator[str]:
     yield from _job_rows(lambda key: key.startswith("platform."))
 
 
+def pool_rows(_: Any) -> Iterator[str]:
+    yield from _rows(PoolSection, lambda key: not key.startswith(("platform.", "resources.", "volumes.")))
+
+
+def person_rows(_: Any) -> Iterator[str]:
+    yield from _rows(PersonSection, lambda key: True)
+
+
 def _job_rows(is_wanted: Callable[[str], bool]) -> Iterator[str]:
+    yield from _rows(Job, is_wanted)
+
+
+def _rows(model: type[BaseModel], is_wanted: Callable[[str], bool]) -> Iterator[str]:
     yield "| key | default | meaning |"
     yield "| --- | --- | --- |"
-    for key, default, meaning in job_keys(Job):
+    for key, default, meaning in job_keys(model):
         if is_wanted(key):
             yield f"| `{key}` | {default} | {meaning} |".replace("|  |", "| |")
 
@@ -109,6 +122,7 @@ PAGES: dict[Path, dict[str, Rows]] = {
     DOCS / "configuration.md": {"policy": policy_rows, "variables": variable_rows},
     DOCS / "doctor.md": {"needs": need_rows},
     DOCS / "job_file.md": {"keys": key_rows, "platforms": platform_rows},
+    DOCS / "pool.md": {"pool": pool_rows, "people": person_rows},
     DOCS / "protocol.md": {"operations": operation_rows},
     DOCS / "testing.md": {"events": event_rows},
 }

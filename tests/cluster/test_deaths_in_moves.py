@@ -35,8 +35,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 def grow(stage: ExperimentStage, batch: int, slots: int) -> Command:
     """A trial that waits at a batch, with newcomers that stand ready on all slots but the first."""
     stage.hold(1, batch)
-    command = stage.create(stage.write("elastic", single(), **HARDY))
+    # Else they may join before this batch.
+    alone_at_first = HARDY | {"resources": HARDY["resources"] | {"max_slots": 1}}
+    command = stage.create(stage.write("elastic", single(), **alone_at_first))
     stage.wait_held(1, batch)
+    with stage.coordinator() as coordinator:
+        coordinator.change(1, wire.ExperimentChange(max_slots=0))
     until_slots(stage, 1, slots)
     until_ready(stage, JOB, slots)
     return command

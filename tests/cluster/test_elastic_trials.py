@@ -94,9 +94,10 @@ def test_a_search_on_any_number_of_slots_with_kills_has_the_same_winner_and_bits
         command = stage.create(stage.write("kills", ADAPTIVE, **{**ELASTIC, "restarts": 9}))
         for kind, (trial, batch) in zip(chance.sample(["worker", "node", "join", "serve"], 4), places, strict=False):
             worker = held(stage, trial, batch)
-            victim = worker if kind == "worker" else stage.node_of(trial) if kind == "node" else stage.part(kind)
+            # All nodes of the trial: it may have grown to more.
+            victims = [worker] if kind == "worker" else stage.nodes_of(trial) if kind == "node" else [stage.part(kind)]
             ending = [] if kind == "serve" else [worker] if kind != "join" else stage.held_pids()
-            stage.kill(victim)
+            stage.kill(*victims)
             until(lambda gone=ending: are_gone(gone), stage.whole_story)  # else one may be taken for its successor
             (stage.gates / f"gate-{trial}-{batch}").unlink()
         assert stage.end_of(command) == searched

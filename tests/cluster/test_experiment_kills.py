@@ -79,7 +79,7 @@ def test_all_trials_killed_their_workers_their_nodes_or_both(undisturbed: Told, 
             stage.hold(trial, 2)
         command = stage.create(stage.write("adaptive", ADAPTIVE))
         workers = [stage.wait_held(trial, 2) for trial in (1, 2, 3)]
-        nodes = [stage.node_of(trial) for trial in (1, 2, 3)]
+        nodes = [node for trial in (1, 2, 3) for node in stage.nodes_of(trial)]
         stage.kill(workers[0], nodes[1], nodes[2], workers[2])
         stage.let_on()
         assert stage.end_of(command) == undisturbed

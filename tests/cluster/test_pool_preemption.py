@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lab.command import until
+from lab.elastic_trials import until_ready
 from lab.experiment_stage import FULL, LOSS, ExperimentStage, Story
 from lab.processes import are_gone
 
@@ -46,18 +47,6 @@ def states(stage: ExperimentStage, experiment: int) -> dict[int, list[str]]:
     return {trial: sorted(its) for trial, its in sorted(found.items())}
 
 
-def until_full(stage: ExperimentStage, experiment: int, **sizes: int) -> None:
-    """Each trial has so many workers, in its generation or ready for the next."""
-    for name, number in sizes.items():
-        with stage.coordinator(f"e{experiment}-{name}") as coordinator:
-            until(
-                lambda coordinator=coordinator, number=number: (  # type: ignore[misc]
-                    sum(each.status in ("member", "waiting") for each in coordinator.view().workers) == number
-                ),
-                stage.whole_story,
-            )
-
-
 def begun_again(stage: ExperimentStage, trial: int) -> set[int]:
     """The batches that the trial has begun more than once; of those that no urgent trial has."""
     rows = (stage.gates / f"trained-{trial}").read_text().split()
@@ -73,7 +62,8 @@ def test_others_shrink_before_the_newest_of_them_is_parked_and_nothing_is_lost(a
         first = stage.create(stage.write("usual", random(2), **usual()))
         for trial in (1, 2):
             stage.wait_held(trial, GROWN)
-        until_full(stage, 1, t1=2, t2=2)
+        for trial in (1, 2):
+            until_ready(stage, f"e1-t{trial}", 2)
         for trial in (1, 2):
             stage.hold(trial, HELD)
         stage.let_on(GROWN)
@@ -100,7 +90,7 @@ def test_a_worker_that_does_not_leave_in_time_is_killed_and_only_its_step_is_los
         one_by_one = {**random(2), "max_concurrent_trials": 1}
         first = stage.create(stage.write("usual", one_by_one, **usual(preemption_timeout="1s")))
         stage.wait_held(1, GROWN)
-        until_full(stage, 1, t1=slots)
+        until_ready(stage, "e1-t1", slots)
         stage.hold(1, HELD)
         stage.let_on(GROWN)
         until(lambda: len(stage.workers(1)[HELD]) == slots, stage.whole_story)

@@ -8,7 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from everstep.wire import JobView
+from everstep.testing.tape import Tape, is_match
+from everstep.wire import JobView, WorkerView
 from lab.command import until
 from lab.experiment_stage import FULL, LOSS, ExperimentStage
 
@@ -29,12 +30,25 @@ def job_of(stage: ExperimentStage, job: str) -> JobView:
 
 
 def until_ready(stage: ExperimentStage, job: str, number: int) -> None:
-    """So many of its workers are in its generation, or stand ready for the next."""
+    """So many of its workers are in its generation, or stand ready for the next; and the former know of the latter, so
+    that these join after the present step."""
 
-    def ready() -> int:
-        return sum(each.status in ("member", "waiting") for each in job_of(stage, job).workers)
+    def is_ready() -> bool:
+        view = job_of(stage, job)
+        members = [each for each in view.workers if each.status == "member"]
+        num_waiting = sum(each.status == "waiting" for each in view.workers)
+        if len(members) + num_waiting != number:
+            return False
+        return not num_waiting or any(_knows_newcomers(stage, each, view.generation) for each in members)
 
-    until(lambda: ready() == number, stage.whole_story)
+    until(is_ready, stage.whole_story)
+
+
+def _knows_newcomers(stage: ExperimentStage, member: WorkerView, generation: int) -> bool:
+    """By the events of its assignment."""
+    tape = Tape(stage.folder / "home/local/agent/assignments" / member.agent.rpartition("-")[2] / "events.jsonl")
+    known = [each["number"] for each in tape.read() if is_match(each, "newcomers.known", {"generation": generation})]
+    return bool(known and known[-1])
 
 
 def released(stage: ExperimentStage) -> list[int]:

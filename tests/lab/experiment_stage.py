@@ -101,8 +101,10 @@ class StagedExperiments:
         return [int(pid) for pid in noted if pid.endswith("\n")]
 
     def kill(self, *pids: int) -> None:
+        """Some may already have died with others."""
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         until(lambda: are_gone(list(pids)))
 
     # --- what happened
@@ -177,15 +179,16 @@ class ExperimentStage(StagedExperiments, LocalStage):
     def until_paused(self, number: int) -> None:
         until(lambda: self.view(number).state == "PAUSED", self.whole_story)
 
-    def node_of(self, trial: int) -> int:
-        """The process that runs a trial on its slot."""
-        found: dict[int, int] = {}
+    def nodes_of(self, trial: int) -> list[int]:
+        """The processes that run a trial, one for each of its slots."""
+        found: dict[int, list[int]] = defaultdict(list)
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 words = path.read_text().replace("\0", " ").split()
                 if "trial-node" in words and words[-1].startswith(str(self.folder)):
                     order = json.loads((Path(words[-1]) / "order.json").read_text())
-                    found[order["assignment"]["trial"]] = int(path.parent.name)
+                    found[order["assignment"]["trial"]].append(int(path.parent.name))
+        assert found[trial], found
         return found[trial]
 
     def whole_story(self) -> str:

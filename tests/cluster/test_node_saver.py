@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import everstep
 from everstep.process import wait_for_end
+from everstep.testing.tape import Tape
 from lab.command import until
 from lab.pool_stage import PoolStage
 
@@ -21,12 +21,11 @@ class Savers:
     """A pool of real agents, and the events of all its processes."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / "events.jsonl"
-        self.pool = PoolStage(folder, EVERSTEP_EVENTS=str(self._file))
+        self._tape = Tape(folder / "events.jsonl")  # complete lines only: others are still being written
+        self.pool = PoolStage(folder, EVERSTEP_EVENTS=str(folder / "events.jsonl"))
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        lines = self._file.read_text().splitlines() if self._file.exists() else []
-        return [event for event in map(json.loads, lines) if event["event"] == name]
+        return [event for event in self._tape.read() if event["event"] == name]
 
     def wait(self, name: str, number: int) -> list[dict[str, Any]]:
         until(

@@ -33,6 +33,11 @@ class Savers:
         )
         return self.events(name)
 
+    def last_kept(self) -> list[int]:
+        """In memory, by process."""
+        kept = {event["pid"]: event["step"] for event in self.events("checkpoint.kept")}
+        return sorted(kept.values())
+
     def create(self, num_trials: int, *args: str) -> int:
         return self.pool.trials.create(num_trials, *args, script=SCRIPT)
 
@@ -149,7 +154,7 @@ def test_what_is_only_in_memory_is_written_when_the_node_and_all_its_trials_are_
     with savers.pool as pool:
         pool.join(slots=2)
         savers.create(2, "--in-memory")
-        savers.wait("saved", 2)
+        until(lambda: savers.last_kept() == [3, 3])  # copied beside training, so perhaps after "saved"
         (opened,) = savers.wait("saver.opened", 1)
         pool.kill_agent("a")
         assert wait_for_end(opened["saver"], END_S)

@@ -21,6 +21,7 @@ import pytest
 from everstep import wire
 from everstep.client.calls import Coordinator
 from everstep.env import read_token
+from lab.pool_puppets import Perform, performer
 
 SERVE = """
 import sys
@@ -287,3 +288,9 @@ def postgres_url() -> Iterator[str]:
     finally:
         subprocess.run([binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop"], **{**run, "check": False})
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def perform(store_url: str) -> Perform:
+    """Perform a story on a pool of its own, on each store."""
+    return performer(store_url)

@@ -28,7 +28,7 @@ def test_lines_come_back_in_order_with_all_that_is_known_of_them(play):
     assert kept.positions == [wire.LogPosition(worker="w0", next_line=2, stdout=23, stderr=0)]
     writer.say("Traceback (most recent call last):", rank=3, stream=STDERR)
 
-    first, second, third = writer.coordinator.logs(LogsRequest()).lines
+    first, second, third = everything(writer.coordinator)
     assert first == wire.LoggedLine(
         worker="w0", node="node-1", rank=3, line=0, time=NOW, level=20, stream=STDOUT, text="hello"
     )
@@ -43,7 +43,7 @@ def test_a_chunk_that_is_sent_again_is_kept_once(play):
         kept = writer.send(first, second)
     writer.send(first)
 
-    assert texts(writer.coordinator.logs(LogsRequest())) == ["a", "b", "c"]
+    assert [each.text for each in everything(writer.coordinator)] == ["a", "b", "c"]
     assert kept.positions[0].next_line == 3
 
 
@@ -54,7 +54,7 @@ def test_a_chunk_that_does_not_continue_what_is_kept_is_not_kept_and_the_reply_s
 
     assert writer.send(later).positions[0].next_line == 1
     writer.send(lost, later)
-    assert texts(writer.coordinator.logs(LogsRequest())) == ["a", "b", "c"]
+    assert [each.text for each in everything(writer.coordinator)] == ["a", "b", "c"]
 
 
 def test_an_agent_that_asks_learns_where_to_continue(play):
@@ -159,8 +159,8 @@ def test_lines_that_a_node_dropped_are_counted(play):
     writer.say("a")
     writer.say("z", dropped_lines=24, dropped_bytes=2_000_000)
 
+    assert [(each.text, each.line) for each in everything(writer.coordinator)] == [("a", 0), ("z", 25)]
     view = writer.coordinator.logs(LogsRequest())
-    assert [(each.text, each.line) for each in view.lines] == [("a", 0), ("z", 25)]
     assert view.notes == ["24 lines (2.0 MB) were dropped on their nodes before they could be sent: beyond node_log_mb"]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from everstep.testing.tape import Tape
 from lab.command import EVERSTEP, Command, Shell, until
 
 SCRIPT = """
@@ -58,7 +59,7 @@ class PlatformPool:
 
     @property
     def starts(self) -> list[dict[str, int]]:
-        return [json.loads(line) for line in (self.folder / "starts.jsonl").read_text().splitlines()]
+        return Tape(self.folder / "starts.jsonl").read()
 
     def let_go(self) -> None:
         (self.folder / "go").touch()

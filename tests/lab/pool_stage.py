@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from everstep.errors import CoordinatorUnreachable
 from everstep.process import Child
 from everstep.storage import code_archive
 from everstep.storage.code_archive import Code
+from everstep.testing.tape import Tape
 from lab import nest
 from lab.command import EVERSTEP, Command, until
 from lab.ports import reserved_port
@@ -102,8 +102,8 @@ class Trials:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        path = self.folder / "starts.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        """Of complete lines: others are still being written."""
+        return Tape(self.folder / "starts.jsonl").read()
 
     def wait_starts(self, number: int) -> list[dict[str, Any]]:
         until(lambda: len(self.starts) >= number, lambda: f"{self.starts}\n{self.pool()}")

@@ -26,6 +26,7 @@ _PLACE = "a trial runs on a slot of the pool, with the Python and environment of
 # For jobs, not for trials: the machines of the pool are already running.
 _OF_JOBS = (
     *("nodes", "workers_per_node", "image", "build", "volumes", "platform", "coordinator", "elastic"),
+    "health.check",  # the pool has checked its nodes
     *("resources.cpu", "resources.memory", "resources.limits", "resources.gpu", "resources.gpu_type", "resources.shm"),
 )
 _SECRET_WORDS = ("secret", "password", "token", "access_key", "connection_string", "credential")
@@ -136,6 +137,7 @@ def _spec(loaded: Loaded, search: SearchSections, tree: Tree, written: str) -> w
         max_slots=search.num_micro_batches,
         scheduling=_scheduling(job),
         max_restarts=_max_restarts(job),
+        policy=_policy(job),
         kept=_kept(job),
         order=_order(job),
         config=_config(loaded, search, tree),
@@ -184,7 +186,7 @@ def _order(job: Job) -> dict[str, Any]:
     )
     order = asdict(order_of(alone, ""))
     grace_s = max(order["grace_s"], job.resources.preemption_timeout or 0.0)  # else its node would kill it before
-    order.update(grace_s=grace_s, policy=_policy(job), experiment={}, wants_check=False, record_to="")
+    order.update(grace_s=grace_s, policy={}, experiment={}, wants_check=False, record_to="")
     short = {name: value for name, value in order.items() if value != _EMPTY.get(name)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in short.items() if name != "job"}
 
@@ -192,13 +194,12 @@ def _order(job: Job) -> dict[str, Any]:
 _EMPTY = asdict(NodeOrder(job="", name="", script=""))
 
 
-def _policy(job: Job) -> dict[str, Any]:
-    """The settings that the file gives. Restarts are counted by the experiment, not by the job."""
-    sections = (job.elastic, job.health, job.shards, job.logs, job.metrics)
+def _policy(job: Job) -> wire.Policy:
+    """Of each trial's job. The pool decides what belongs to `elastic`."""
+    sections = (job.health, job.shards, job.logs, job.metrics)
     given = {name: value for each in sections for name, value in each.model_dump(exclude_none=True).items()}
     given.pop("check", None)  # not of the policy
-    least, most = job.resources.min_slots or 1, max(1, job.resources.slots_per_trial or 1)
-    return {**given, "min_workers": least, "max_workers": most, "start_workers": least, "max_restarts": 0}
+    return wire.Policy(**given)
 
 
 def _config(loaded: Loaded, search: SearchSections, tree: Tree) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from everstep.wire.bounds import MAX_NAME, Amount, Bounds, Count, Name, OneOf, P
 from everstep.wire.encoding import to_json
 from everstep.wire.jobs import MAX_CONFIG_BYTES
 from everstep.wire.metrics import MAX_DEPTH, Value, value_problems
+from everstep.wire.policy import Policy, policy_problems
 from everstep.wire.pool import DEFAULT_POOL, DEFAULT_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
 
 PREEMPTION_TIMEOUT_S = 600.0
@@ -89,6 +90,7 @@ class ExperimentSpec:
     max_slots: Positive = 1  # … and at most this many
     scheduling: Scheduling = field(default_factory=Scheduling)
     max_restarts: Count = 5  # of each trial
+    policy: Policy = field(default_factory=Policy)  # of each trial's job; the pool sets how many workers it has
     kept: CheckpointsKept = field(default_factory=CheckpointsKept)
     order: dict[str, Any] = field(default_factory=dict)  # what a node needs to run a trial: a NodeOrder without a job
     config: dict[str, Any] = field(default_factory=dict)  # the whole file, for scripts and for people; no secrets
@@ -103,6 +105,7 @@ class ExperimentSpec:
     def problems(self) -> Iterator[str]:
         for part in (self.searcher, self.hyperparameters, self.order, self.config):
             yield from value_problems(part, MAX_DEPTH + 4)
+        yield from policy_problems(self.policy)
         if self.min_slots > self.max_slots:
             yield f"min_slots={self.min_slots} is more than max_slots={self.max_slots}"
         if (num_bytes := len(to_json(self.config))) > MAX_CONFIG_BYTES:

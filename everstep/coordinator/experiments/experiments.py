@@ -13,7 +13,7 @@ import time
 from collections import ChainMap
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -443,7 +443,7 @@ class Experiments:
             seed=trial.seed,
             order=spec.order,
             config=spec.config,
-            policy=trial_policy(spec),
+            policy=asdict(trial_policy(spec)),
             warm_start=warm.get("uuid", ""),
             warm_start_uri=warm.get("uri", ""),
             warm_start_step=warm.get("step", 0),

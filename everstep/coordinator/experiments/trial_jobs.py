@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from everstep import wire
 from everstep.coordinator.experiments.facts import Experiment, Trial
@@ -18,8 +17,10 @@ from everstep.errors import Refused
 _NEVER = 1_000_000  # the experiment counts the restarts of its trials, not their jobs
 
 
-def trial_policy(spec: wire.ExperimentSpec) -> dict[str, Any]:
-    policy = wire.Policy(
+def trial_policy(spec: wire.ExperimentSpec) -> wire.Policy:
+    """What the experiment asks for, with what the pool decides."""
+    return replace(
+        spec.policy,
         min_workers=spec.min_slots,
         max_workers=spec.max_slots,
         min_nodes=spec.min_slots,
@@ -29,7 +30,6 @@ def trial_policy(spec: wire.ExperimentSpec) -> dict[str, Any]:
         micro_batch_deaths=_NEVER,
         last_call_s=0.0,  # its node is here: no other is waited for
     )
-    return asdict(policy)
 
 
 class TrialJobs:
@@ -47,9 +47,8 @@ class TrialJobs:
         spec = experiment.spec
         config = {**spec.config, "hyperparameters": dict(trial.hparams)}
         name = f"{spec.name or f'experiment {experiment.number}'}, trial {trial.number}"
-        policy = wire.Policy(**trial_policy(spec))
         job = await self._create(
-            trial.job, wire.JobSpec(name=name[:256], policy=policy, config=wire.fitting_config(config))
+            trial.job, wire.JobSpec(name=name[:256], policy=trial_policy(spec), config=wire.fitting_config(config))
         )
         if job.roster.is_over and not is_first:
             return False

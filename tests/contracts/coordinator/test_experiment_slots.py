@@ -125,10 +125,11 @@ def staged(store_url):
 
 def test_a_trial_has_a_job_and_keeps_its_slot_until_its_process_has_ended(staged):
     async def story(stage):
-        number = await stage.create("random", max_trials=1)
+        number = await stage.create("random", max_trials=1, policy=wire.Policy(lease_s=30.0, max_restarts=5))
         candidate = await stage.place(1)
         job = await stage.service.job(candidate.job)
-        assert (job.kept.policy.max_workers, job.kept.policy.max_restarts) == (1, 0)
+        policy = job.kept.policy
+        assert (policy.lease_s, policy.max_workers, policy.max_restarts) == (30.0, 1, 0)
         order = stage.service.experiments.order(candidate)
         assert (order.job, order.trial, order.policy["min_workers"]) == (f"e{number}-t1", 1, 1)
         assert (await stage.trial(number, 1)).state == "RUNNING"

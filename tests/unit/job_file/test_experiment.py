@@ -11,7 +11,7 @@ import pytest
 from everstep import wire
 from everstep.errors import UsageError
 from everstep.job_file.experiment import LoadedExperiment, load_experiment, read_experiment
-from everstep.job_file.order import NodeOrder, policy_of
+from everstep.job_file.order import NodeOrder
 from everstep.job_file.search_sections import read_search
 from everstep.search.config import read_searcher
 from everstep.search.read_space import read_space
@@ -97,8 +97,7 @@ def test_a_file_of_ours(tmp_path: Path) -> None:
     order = node_order(spec)
     assert order.args == ("--lr", "{lr}", "--momentum", "{optimizer.momentum}")
     assert order.env == {"OMP_NUM_THREADS": "1"}
-    policy = policy_of(order)
-    assert (policy.min_workers, policy.max_workers, policy.start_workers, policy.max_restarts) == (1, 4, 1, 0)
+    assert (spec.min_slots, spec.max_slots, spec.policy) == (1, 4, wire.Policy())
     assert spec.config["metric_line"] == r"loss=(?P<metric>\S+)"
     assert spec.config["checkpoint_storage"] == {
         "host_path": "/mnt/checkpoints",
@@ -192,11 +191,20 @@ def test_what_belongs_to_the_pool_is_said_and_not_refused(tmp_path: Path) -> Non
     found = written(
         tmp_path,
         NATIVE.replace("slots_per_trial: 4", "slots_per_trial: 4, gpu: 8, memory: 1Gi")
-        + "image: i\nnodes: 2\nelastic: {fence_s: 10}\n",
+        + "image: i\nnodes: 2\nelastic: {fence_s: 10}\nhealth: {check: true}\n",
     )
-    for key in ("resources.gpu", "resources.memory", "image", "nodes", "elastic"):
+    for key in ("resources.gpu", "resources.memory", "image", "nodes", "elastic", "health.check"):
         assert any(note.startswith(f"{key} is not used") for note in found.notes)
-    assert len(found.notes) == 5
+    assert len(found.notes) == 6
+
+
+def test_when_a_worker_is_lost_and_what_is_kept_are_settings_of_every_trial(tmp_path: Path) -> None:
+    found = written(tmp_path, NATIVE + "health: {lease_s: 30, hang_s: 60}\nmetrics: {system_metrics_s: 0}\n")
+    policy = found.spec.policy
+    assert (policy.lease_s, policy.hang_s, policy.system_metrics_s) == (30, 60, 0)
+    assert not found.notes
+    error = refused(tmp_path, NATIVE + "health: {lease_s: 1, heartbeat_s: 2}\n")
+    assert "lease_s=1.0 is not longer than heartbeat_s=2.0" in str(error)
 
 
 def test_what_of_determined_has_no_place_is_said(tmp_path: Path) -> None:

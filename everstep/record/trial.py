@@ -10,7 +10,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -115,6 +115,7 @@ class SearchCalls:
         """The target after the one with number `seen`, or WAIT, after a few seconds at most. None: broken off,
         because this worker is wanted elsewhere."""
         answer: Future[TrialTarget] = Future()
+        is_answered = threading.Event()  # looking at a future takes twice as long, and we look often
         ask = partial(self._coordinator.target, TargetRequest(seen=seen, wait_s=HELD_S))
 
         def run() -> None:
@@ -122,9 +123,10 @@ class SearchCalls:
                 answer.set_result(self._ask(ask))
             except BaseException as error:  # raised again where the answer is taken
                 answer.set_exception(error)
+            is_answered.set()
 
         threading.Thread(target=run, name="everstep-target", daemon=True).start()
-        while not wait([answer], _LOOK_S).done:
+        while not is_answered.wait(_LOOK_S):
             if is_wanted_elsewhere():
                 return None
         return answer.result()

@@ -224,9 +224,10 @@ def update(values: Mapping[str, str]) -> None:
 
 
 def replace(values: Mapping[str, str]) -> None:
-    """Make these the whole environment."""
-    os.environ.clear()
-    os.environ.update(values)
+    """Make these the whole environment. What is equal stays as it is: each change is a call of C."""
+    for name in os.environ.keys() - values.keys():
+        del os.environ[name]
+    os.environ.update(values.items() - os.environ.items())
 
 
 def set_default(name: str, value: str) -> None:

@@ -90,7 +90,7 @@ export class Reading {
     [this.isOpen, this.hasEnd, this.next] = [true, true, reply.next];
     this.pages = [{ start: reply.previous, lines: reply.lines }];
     this.version.value++;
-    while (!this.isOver && !this.hasStart && this.size < PAGE) await this.back(); // a search takes its time
+    while (!this.isOver && !this.hasStart && this.size < PAGE) await this.back(PAGE - this.size); // a search takes its time
   }
 
   /** Forget what was read, and read the end. */
@@ -115,8 +115,8 @@ export class Reading {
     });
   }
 
-  async back() {
-    const reply = await this.fetch({ tail: PAGE, cursor: this.pages[0].start });
+  async back(tail = PAGE) {
+    const reply = await this.fetch({ tail, cursor: this.pages[0].start });
     if (!reply) return;
     this.pages = [{ start: reply.previous, lines: reply.lines }, ...this.pages];
     this.version.value++;

@@ -183,7 +183,7 @@ def test_a_long_log_opens_at_its_end_and_earlier_lines_come_as_one_scrolls_up(vi
     assert "stay=1" in page.url and page.get_by_role("button", name="Later lines").count() == 1
 
     last = max(_numbers(log))
-    page.get_by_role("button", name="Later lines").click()
+    page.get_by_role("button", name="Later lines").press("Enter")  # a mouse scrolls there first, which may be enough
     until(lambda: max(_numbers(log)) > last)
     assert _numbers(log) == list(range(min(_numbers(log)), max(_numbers(log)) + 1))
     page.get_by_role("button", name="Follow").click()

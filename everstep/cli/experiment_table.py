@@ -11,9 +11,9 @@ from typing import Any
 
 from everstep import wire
 from everstep.cli.printable import counted, printable
-from everstep.jobs.hparams import flat
 from everstep.launcher.progress import clock
 from everstep.wire.experiments import COMPLETED, ENDED, QUEUED, RUNNING, WAITING
+from everstep.wire.hparams import flat
 
 _BAR = 24
 _LEAST_NAME = 12

@@ -10,7 +10,7 @@ from typing import Any
 
 from everstep import wire
 from everstep.errors import UsageError
-from everstep.jobs.hparams import flat
+from everstep.wire.hparams import flat
 from everstep.wire.metrics import Value
 
 _NAME = "events.out.tfevents.0000000000.everstep"  # sorts before all others of a folder: read first

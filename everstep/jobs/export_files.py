@@ -19,10 +19,10 @@ from everstep import wire
 from everstep.errors import UsageError
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
-from everstep.jobs.hparams import flat
 from everstep.jobs.spoken_progress import SpokenProgress
 from everstep.jobs.trial_points import trial_pages
 from everstep.storage import private_file
+from everstep.wire.hparams import flat
 
 CSV, JSON_LINES = "csv", "jsonl"
 _OF_EVERYONE = 0o666  # less the umask: these files are for others too

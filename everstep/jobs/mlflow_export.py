@@ -22,9 +22,9 @@ from everstep import env, wire
 from everstep.errors import UsageError
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.jobs.export_files import ExportedExperiment
-from everstep.jobs.hparams import flat
 from everstep.jobs.spoken_progress import SpokenProgress
 from everstep.jobs.trial_points import trial_pages
+from everstep.wire.hparams import flat
 
 TRACKING_URI = "MLFLOW_TRACKING_URI"  # MLflow's own variable
 EXPERIMENT, TRIAL = "everstep.experiment", "everstep.trial"  # the tags that ours are found by

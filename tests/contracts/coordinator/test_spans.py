@@ -102,7 +102,7 @@ def test_an_experiment_is_one_trace_down_to_regroups_checkpoints_and_validations
     assert collector.one("validation", job=trial.facts["everstep.job"]).parent == second.id
     view = reported.trials()[0]
     assert trial.facts["everstep.hparams.lr"] == view.hparams["lr"]
-    assert (trial.start_s, trial.end_s) == (pytest.approx(view.started_at), pytest.approx(view.ended_at))
+    assert (trial.start_s, trial.end_s) == (pytest.approx(view.created_at), pytest.approx(view.ended_at))
     assert (experiment.facts["everstep.name"], experiment.service, experiment.is_error) == ("digits", "everstep", False)
     assert collector.headers[0]["authorization"] == "Bearer letter"
     reported.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +19,8 @@ from everstep.errors import UsageError
 from everstep.jobs import export_files as exporting
 from everstep.jobs.export_files import export_files, read_experiments, seconds_of
 from everstep.jobs.mlflow_export import EXPERIMENT, TRIAL, export_to_mlflow
-from lab.command import Shell
+from lab import guide
+from lab.command import ROOT, Shell
 from lab.reported_trials import ReportedTrials
 
 LOSSES: list[tuple[int, float, float | str]] = [(1, 10.0, 0.5), (2, 11.5, "nan"), (3, 12.0, "inf"), (4, 13.0, "-inf")]
@@ -241,3 +243,22 @@ def test_without_mlflow_the_way_out_is_told(reported: ReportedTrials, monkeypatc
     with pytest.raises(UsageError) as refused:
         export(reported, "sqlite:///none.db")
     assert refused.value.code == "mlflow-missing" and "everstep[mlflow]" in str(refused.value)
+
+
+# --- the guide ---
+
+
+def test_the_commands_of_the_guide(server: Any, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    pair = [ReportedTrials(server, name="digits", max_trials=1) for _ in range(2)]
+    (commands,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "exports.md").read_text(), re.DOTALL)
+    first, second = (each.number for each in pair)
+    commands = re.sub(r"(?<=export )1( 2)?", lambda found: f"{first} {second}" if found[1] else f"{first}", commands)
+    there = {"EVERSTEP_COORDINATOR": server.url, "EVERSTEP_TOKEN_FILE": str(server.token_file)}
+    said = guide.type_in(commands, tmp_path, there)
+    assert len(read_csv(tmp_path / "export" / "trials.csv")) == 2
+    assert len(read_lines(tmp_path / "results" / "trials.jsonl")) == 1
+    assert f"experiment {first} → MLflow experiment" in said and (tmp_path / "mlflow.db").stat().st_size
+    assert not (tmp_path / "mlruns").exists()
+    for each in pair:
+        each.close()

@@ -42,7 +42,7 @@ def shell(tmp_path: Path, server: Any) -> Shell:
 class Board:
     def __init__(self, shell: Shell, *words: str) -> None:
         self.command = Command(*EVERSTEP, "tensorboard", *words, folder=shell.folder, **shell.env)
-        self.url = self.command.wait_said(r"^(http://127\.0\.0\.1:\d+)/$")[1]
+        self.url = self.command.wait_said(r"(?m)^(http://127\.0\.0\.1:\d+)/$")[1]
 
     def ask(self, path: str) -> Any:
         answer = httpx.get(f"{self.url}/data/{path}", timeout=60)

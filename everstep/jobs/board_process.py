@@ -36,7 +36,7 @@ def tensorboard(folder: Path, scratch: Path, port: int, title: str) -> Iterator[
     words = [f"{name}={value}" for name, value in arguments.items()]
     reading, writing = os.pipe()
     with open(reading, "rb", buffering=0) as pipe:
-        command = program_command("tensorboard.main", *words, "--reload_multifile=true")
+        command = program_command("everstep.jobs.board_process", *words, "--reload_multifile=true")
         try:
             child = Child.start(command, output=writing, env={**env.everything(), "TMPDIR": str(scratch)})
         finally:
@@ -48,6 +48,13 @@ def tensorboard(folder: Path, scratch: Path, port: int, title: str) -> Iterator[
             finally:
                 child.signal(_SIGTERM, is_for_group=False)  # it removes its own files, and ends its data server
                 child.wait(_END_S)
+
+
+def main() -> None:
+    """TensorBoard's own program, in the child."""
+    from tensorboard.main import run_main
+
+    run_main()
 
 
 class _Said:

@@ -167,9 +167,10 @@ class _JsonLines:
 def _table(path: Path, form: str, columns: Sequence[str]) -> Iterator[_Rows]:
     with private_file.replacing(path, mode=_OF_EVERYONE, is_durable=True) as file:
         text = io.TextIOWrapper(file, "utf-8", newline="")
-        yield _CsvRows(text, columns) if form == CSV else _JsonLines(text, columns)
-        text.flush()
-        text.detach()
+        try:
+            yield _CsvRows(text, columns) if form == CSV else _JsonLines(text, columns)
+        finally:
+            text.detach()  # flushed
 
 
 def _write(file: _Rows, rows: Iterable[Sequence[Any] | Mapping[str, Any]]) -> None:

@@ -73,6 +73,7 @@ def _explained(uri: str) -> Iterator[None]:
     try:
         # Before it is imported: it would tell its makers that it is used, and log what it does to its database.
         env.set_default("MLFLOW_DISABLE_TELEMETRY", "true")
+        env.set_default("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # more take minutes to say that nothing is there
         import mlflow  # noqa: F401  late: slow, and an extra
         from mlflow.exceptions import MlflowException
     except ImportError as error:
@@ -83,7 +84,7 @@ def _explained(uri: str) -> Iterator[None]:
         yield
     except MlflowException as error:
         raise UsageError(
-            f"MLflow at {without_password(uri)}: {_first_line(error)}",
+            f"MLflow at {without_password(uri)}: {_told(error, uri)}",
             hint="is it running, and is this the right --uri? What was exported so far stays, and another export adds "
             "the rest",
             code="mlflow-refused",
@@ -99,8 +100,11 @@ def without_password(uri: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if "@" in parts.netloc else uri
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:500]
+def _told(error: Exception, uri: str) -> str:
+    """Its first line. MLflow repeats the URL."""
+    secret = uri.partition("://")[2].rpartition("@")[0]
+    first = str(error).strip().partition("\n")[0]
+    return (first.replace(f"{secret}@", "") if secret else first)[:500]
 
 
 class _Tracking:

@@ -69,17 +69,6 @@ class SpanCollector:
         self._server.server_close()
         self._thread.join()
 
-    def names(self) -> list[str]:
-        return sorted(each.name for each in self.spans)
-
-    def one(self, name: str, **facts: Any) -> GotSpan:
-        (found,) = {each.id: each for each in self.spans if each.name == name and _has(each, facts)}.values()
-        return found
-
-
-def _has(span: GotSpan, facts: dict[str, Any]) -> bool:
-    return all(span.facts.get(f"everstep.{name}") == value for name, value in facts.items())
-
 
 def decoded(body: bytes) -> Sequence[GotSpan]:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,37 +27,68 @@ def collector() -> Iterator[SpanCollector]:
 
 
 @pytest.fixture
-def begin(server_class: Any, tmp_path: Path, store_url: str, collector: SpanCollector, monkeypatch: Any) -> Any:
+def server(server_class: Any, tmp_path: Path, store_url: str, collector: SpanCollector, monkeypatch: Any) -> Any:
     """A coordinator that is told of the collector by the standard variables."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20letter")
-    made = []
+    made = server_class(tmp_path, store_url)
+    yield made
+    made.end()
+    log = made.log_file.read_text()
+    assert "Traceback" not in log, log
 
-    def start() -> Any:
-        made.append(server_class(tmp_path, store_url))
+
+@pytest.fixture
+def begin(server: Any, collector: SpanCollector) -> Iterator[Callable[..., Story]]:
+    made: list[Story] = []
+
+    def start(**given: Any) -> Story:
+        made.append(Story(server, collector, given))
         return made[-1]
 
     yield start
     for each in made:
-        each.end()
-        log = each.log_file.read_text()
-        assert "Traceback" not in log and "no spans" not in log, log
+        each.reported.close()
 
 
-def trained(job: Coordinator, puppet: type[Any]) -> Any:
-    """Two workers train, one dies, the other goes on: it is returned."""
+class Story:
+    """An experiment and its spans; the store, and so the collector, may have others."""
+
+    def __init__(self, server: Any, collector: SpanCollector, given: dict[str, Any]) -> None:
+        self.reported, self._collector = ReportedTrials(server, **given), collector
+        self.number = self.reported.number
+        self.root = f"experiment {self.number}"
+
+    @property
+    def spans(self) -> list[GotSpan]:
+        return [each for each in self._collector.spans if self._is_ours(each)]
+
+    def _is_ours(self, span: GotSpan) -> bool:
+        is_in = str(span.facts.get("everstep.job", "")).startswith(f"e{self.number}-t")
+        return is_in or span.facts.get("everstep.experiment") == self.number
+
+    def wait(self, *names: str) -> None:
+        until(lambda: {*names} <= {each.name for each in self.spans}, lambda: f"{names} are not all in {self.spans}")
+
+    def one(self, name: str, job: str = "") -> GotSpan:
+        named = [each for each in self.spans if each.name == name and job in ("", each.facts.get("everstep.job"))]
+        (found,) = {each.id: each for each in named}.values()
+        return found
+
+
+def train(job: Coordinator, puppet: type[Any]) -> None:
+    """Two workers train; one dies, and the other goes on."""
     job.create_job(wire.JobSpec(policy=PATIENT))
-    first, second = puppet(job), puppet(job)
-    for each in (first, second):
+    pair = first, second = puppet(job), puppet(job)
+    for each in pair:
         each.announce()
-    until(lambda: all(each.arrive_once().is_formed for each in (first, second)))
-    for each in (first, second):
-        each.generation = 1
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda each: each.arrive(), pair))
+    for each in pair:
         each.settle()
     second.exit(-9)
     first.arrive()
     first.settle()
-    return first
 
 
 def check_tree(spans: list[GotSpan]) -> None:
@@ -76,115 +108,103 @@ def check_tree(spans: list[GotSpan]) -> None:
 def test_an_experiment_is_one_trace_down_to_regroups_checkpoints_and_validations(
     begin: Any, collector: SpanCollector, puppet_class: type[Any]
 ) -> None:
-    server = begin()
-    reported = ReportedTrials(server, name="digits", max_trials=2)
-    with reported.toy.job(1) as job:
-        trained(job, puppet_class)
+    story = begin(name="digits", max_trials=2)
+    with story.reported.toy.job(1) as job:
+        train(job, puppet_class)
         job.report_checkpoint(wire.CheckpointReport(uuid="u-1", uri="/x", step=32, generation=2, num_bytes=7))
-    until(lambda: {"generation 1", "regroup", "checkpoint"} <= set(collector.names()), lambda: f"{collector.names()}")
-    reported.toy.train_all()
-    root = f"experiment {reported.number}"
-    until(
-        lambda: root in collector.names() and collector.names().count("validation") == 2, lambda: f"{collector.spans}"
-    )
-    until(lambda: {"trial 1", "trial 2", "generation 2"} <= set(collector.names()), lambda: f"{collector.names()}")
+    story.wait("generation 1", "regroup", "checkpoint")
+    story.reported.toy.train_all()
+    story.wait(story.root, "trial 1", "trial 2", "generation 2")
+    until(lambda: [each.name for each in story.spans].count("validation") == 2, lambda: f"{story.spans}")
 
-    check_tree(collector.spans)
-    experiment, trial = collector.one(root), collector.one("trial 1")
-    first, second = collector.one("generation 1"), collector.one("generation 2")
+    check_tree(story.spans)
+    experiment, trial = story.one(story.root), story.one("trial 1")
+    first, second = story.one("generation 1"), story.one("generation 2")
     assert (experiment.parent, trial.parent, first.parent, second.parent) == ("", experiment.id, trial.id, trial.id)
-    regroup, checkpoint = collector.one("regroup"), collector.one("checkpoint")
+    regroup, checkpoint = story.one("regroup"), story.one("checkpoint")
     assert regroup.parent == checkpoint.parent == second.id
     assert (regroup.start_s, second.start_s) == (first.end_s, first.end_s)
     assert regroup.end_s > regroup.start_s and regroup.facts["everstep.parted"] == "w1"
     assert "died" in first.events and first.facts["everstep.workers"] == 2
     assert checkpoint.facts["everstep.checkpoint"] == "u-1" and checkpoint.facts["everstep.bytes"] == 7
-    assert collector.one("validation", job=trial.facts["everstep.job"]).parent == second.id
-    view = reported.trials()[0]
+    assert story.one("validation", trial.facts["everstep.job"]).parent == second.id
+    view = story.reported.trials()[0]
     assert trial.facts["everstep.hparams.lr"] == view.hparams["lr"]
     assert (trial.start_s, trial.end_s) == (pytest.approx(view.created_at), pytest.approx(view.ended_at))
     assert (experiment.facts["everstep.name"], experiment.service, experiment.is_error) == ("digits", "everstep", False)
     assert collector.headers[0]["authorization"] == "Bearer letter"
-    reported.close()
 
 
 def test_after_kill_9_the_trace_goes_on_under_the_same_ids(
-    begin: Any, collector: SpanCollector, puppet_class: type[Any]
+    begin: Any, server: Any, collector: SpanCollector, puppet_class: type[Any]
 ) -> None:
-    server = begin()
-    reported = ReportedTrials(server, max_trials=2)
-    with reported.toy.job(1) as job:
-        trained(job, puppet_class)
-    until(lambda: {"generation 1", "regroup"} <= set(collector.names()), lambda: f"{collector.names()}")
+    story = begin(max_trials=2)
+    with story.reported.toy.job(1) as job:
+        train(job, puppet_class)
+    story.wait("generation 1", "regroup")
     collector.is_open = False  # what ends now is not sent before the kill
-    reported.toy.train(1)
+    story.reported.toy.train(1)
     until(lambda: collector.num_refused, lambda: "nothing was tried")
     server.kill()
     collector.is_open = True
     server.start()
-    until(lambda: "validation" in collector.names(), lambda: f"{collector.names()}")
-    reported.toy.train_all()
-    wanted = {f"experiment {reported.number}", "trial 1", "trial 2", "generation 1", "generation 2", "validation"}
-    until(lambda: wanted <= set(collector.names()), lambda: f"{collector.names()}")
+    story.wait("validation")
+    story.reported.toy.train_all()
+    story.wait(story.root, "trial 1", "trial 2", "generation 1", "generation 2", "regroup")
 
-    check_tree(collector.spans)
-    reported.close()
+    check_tree(story.spans)
 
 
-def test_what_was_sent_is_not_sent_again_by_the_next_coordinator(begin: Any, collector: SpanCollector) -> None:
-    server = begin()
-    first = ReportedTrials(server, max_trials=1)
-    first.toy.train_all()
-    root = f"experiment {first.number}"
-    until(lambda: root in collector.names(), lambda: f"{collector.names()}")
-    second = ReportedTrials(server, max_trials=1)  # noted later: what the first one has sent is kept by then
-    second.toy.train_all()
-    until(lambda: f"experiment {second.number}" in collector.names(), lambda: f"{collector.names()}")
+def test_what_was_sent_is_not_sent_again_by_the_next_coordinator(begin: Any, server: Any) -> None:
+    first = begin(max_trials=1)
+    first.reported.toy.train_all()
+    first.wait(first.root)
+    for _ in range(2):  # later: that the first one was sent is kept by the second's end
+        second = begin(max_trials=1)
+        second.reported.toy.train_all()
+        second.wait(second.root)
     server.kill()
     server.start()
-    third = ReportedTrials(server, max_trials=1)
-    third.toy.train_all()
-    until(lambda: f"experiment {third.number}" in collector.names(), lambda: f"{collector.names()}")
-    assert collector.names().count(root) == 1
-    for each in (first, second, third):
-        each.close()
+    third = begin(max_trials=1)
+    third.reported.toy.train_all()
+    third.wait(third.root)
+    assert [each.name for each in first.spans].count(first.root) == 1
 
 
-def test_a_job_of_its_own_is_a_trace(begin: Any, collector: SpanCollector, puppet_class: type[Any]) -> None:
-    server = begin()
+def test_a_job_of_its_own_is_a_trace(server: Any, collector: SpanCollector, puppet_class: type[Any]) -> None:
     with Coordinator(server.url, server.token, "alone") as job:
-        trained(job, puppet_class)
+        train(job, puppet_class)
         job.report_checkpoint(wire.CheckpointReport(uuid="u-2", uri="/x", step=32, generation=2))
         job.stop(wire.Stop(reason="enough"))
+
+    def spans() -> list[GotSpan]:
+        return [each for each in collector.spans if each.facts.get("everstep.job") == "alone"]
+
     wanted = {"job alone", "generation 1", "generation 2", "regroup", "checkpoint"}
-    until(lambda: wanted <= set(collector.names()), lambda: f"{collector.names()}")
-    check_tree(collector.spans)
-    assert collector.one("job alone").is_error and collector.one("job alone").facts["everstep.reason"] == "enough"
+    until(lambda: wanted == {each.name for each in spans()}, lambda: f"{spans()}")
+    check_tree(spans())
+    (root,) = [each for each in spans() if not each.parent]
+    assert root.is_error and root.facts["everstep.reason"] == "enough"
 
 
 def test_a_collector_that_is_away_costs_the_callers_nothing(begin: Any, collector: SpanCollector) -> None:
     collector.is_open = False
-    server = begin()
-    reported = ReportedTrials(server, max_trials=2)
-    assert reported.toy.train_all().state == "COMPLETED", "no call waited for it"
+    story = begin(max_trials=2)
+    assert story.reported.toy.train_all().state == "COMPLETED", "no call waited for it"
     until(lambda: collector.num_refused, lambda: "nothing was tried")
     collector.is_open = True
-    until(lambda: f"experiment {reported.number}" in collector.names(), lambda: f"{collector.names()}")
-    check_tree(collector.spans)
-    reported.close()
+    story.wait(story.root, "trial 1", "trial 2")
+    check_tree(story.spans)
 
 
 def test_nothing_is_made_unless_it_is_asked_for(
-    server_class: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server_class: Any, tmp_path: Path, collector: SpanCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collector = SpanCollector()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     server = server_class(tmp_path, str(tmp_path / "store.db"))
     reported = ReportedTrials(server, max_trials=1)
     reported.toy.train_all()
     reported.close()
-    assert server.stop() < 0
-    server.end()
+    server.stop()
     assert (collector.spans, collector.num_refused) == ([], 0)
-    collector.close()

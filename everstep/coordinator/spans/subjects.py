@@ -151,8 +151,8 @@ def _of_trial(store: str, subject: str, trial: Trial, marks: Sequence[Mark], mom
         events=root_events(marks),
         problem=trial.reason if trial.state == wire.ERROR else "",
     )
-    is_training = bool(marks) and marks[-1].kind not in _ENDS
-    return SubjectSpans(spans=[*found, span], is_over=not is_training)
+    last = next((each.kind for each in reversed(marks) if each.kind in (kinds.FORMED, kinds.CLOSED, *_ENDS)), "")
+    return SubjectSpans(spans=[*found, span], is_over=last != kinds.FORMED)
 
 
 def _of_job(

@@ -70,9 +70,10 @@ class Story:
     def wait(self, *names: str) -> None:
         until(lambda: {*names} <= {each.name for each in self.spans}, lambda: f"{names} are not all in {self.spans}")
 
-    def one(self, name: str, job: str = "") -> GotSpan:
-        named = [each for each in self.spans if each.name == name and job in ("", each.facts.get("everstep.job"))]
-        (found,) = {each.id: each for each in named}.values()
+    def one(self, name: str, **facts: Any) -> GotSpan:
+        named = [each for each in self.spans if each.name == name]
+        fit = [each for each in named if all(each.facts[f"everstep.{key}"] == value for key, value in facts.items())]
+        (found,) = {each.id: each for each in fit}.values()
         return found
 
 
@@ -112,10 +113,13 @@ def test_an_experiment_is_one_trace_down_to_regroups_checkpoints_and_validations
     with story.reported.toy.job(1) as job:
         train(job, puppet_class)
         job.report_checkpoint(wire.CheckpointReport(uuid="u-1", uri="/x", step=32, generation=2, num_bytes=7))
-    story.wait("generation 1", "regroup", "checkpoint")
+        job.target(wire.TargetRequest(wait_s=0.0))
+        job.report_result(wire.TrialResult(length=32, metric=0.5, batches=32))
+        story.wait("generation 1", "regroup", "checkpoint", "validation")
+        job.stop(wire.Stop(reason="its slots are wanted"))
     story.reported.toy.train_all()
     story.wait(story.root, "trial 1", "trial 2", "generation 2")
-    until(lambda: [each.name for each in story.spans].count("validation") == 2, lambda: f"{story.spans}")
+    until(lambda: [each.name for each in story.spans].count("validation") == 3, lambda: f"{story.spans}")
 
     check_tree(story.spans)
     experiment, trial = story.one(story.root), story.one("trial 1")
@@ -127,7 +131,8 @@ def test_an_experiment_is_one_trace_down_to_regroups_checkpoints_and_validations
     assert regroup.end_s > regroup.start_s and regroup.facts["everstep.parted"] == "w1"
     assert "died" in first.events and first.facts["everstep.workers"] == 2
     assert checkpoint.facts["everstep.checkpoint"] == "u-1" and checkpoint.facts["everstep.bytes"] == 7
-    assert story.one("validation", trial.facts["everstep.job"]).parent == second.id
+    validation = story.one("validation", length=32)
+    assert (validation.parent, validation.facts["everstep.metric"]) == (second.id, 0.5)
     view = story.reported.trials()[0]
     assert trial.facts["everstep.hparams.lr"] == view.hparams["lr"]
     assert (trial.start_s, trial.end_s) == (pytest.approx(view.created_at), pytest.approx(view.ended_at))
@@ -141,16 +146,17 @@ def test_after_kill_9_the_trace_goes_on_under_the_same_ids(
     story = begin(max_trials=2)
     with story.reported.toy.job(1) as job:
         train(job, puppet_class)
-    story.wait("generation 1", "regroup")
-    collector.is_open = False  # what ends now is not sent before the kill
+        story.wait("generation 1", "regroup")
+        collector.is_open = False  # what ends now is not sent before the kill
+        job.stop(wire.Stop(reason="its slots are wanted"))
     story.reported.toy.train(1)
     until(lambda: collector.num_refused, lambda: "nothing was tried")
     server.kill()
     collector.is_open = True
     server.start()
-    story.wait("validation")
+    story.wait("validation", "trial 1", "generation 2")
     story.reported.toy.train_all()
-    story.wait(story.root, "trial 1", "trial 2", "generation 1", "generation 2", "regroup")
+    story.wait(story.root, "trial 2")
 
     check_tree(story.spans)
 

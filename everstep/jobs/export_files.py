@@ -26,6 +26,7 @@ from everstep.wire.hparams import flat
 
 CSV, JSON_LINES = "csv", "jsonl"
 _OF_EVERYONE = 0o666  # less the umask: these files are for others too
+_Row = Sequence[Any] | Mapping[str, Any]  # cells, or cells by column
 _METRIC_COLUMNS = ("experiment", "trial", "trial_id", "metric", "step", "time", "value")
 _CHECKPOINT_COLUMNS = (
     *("experiment", "trial", "uuid", "step", "metric", "state", "num_bytes", "created_at", "digest", "uri"),
@@ -57,7 +58,7 @@ def export_files(
     """Write trials, metrics and checkpoints to files with these names; return their paths."""
     names = [each for it in found for trial in it.trials for each, _ in flat(trial.hparams)]
     hparams = [f"hparams.{each}" for each in dict.fromkeys(names)]
-    rows = {
+    rows: dict[str, tuple[Sequence[str], Iterable[_Row]]] = {
         "trials": ((*trial_facts_columns(), *hparams), trial_rows(found, is_flat=form == CSV)),
         "metrics": (_METRIC_COLUMNS, _metric_rows(link, found, tell)),
         "checkpoints": (_CHECKPOINT_COLUMNS, _checkpoint_rows(found)),
@@ -141,7 +142,7 @@ def _checkpoint_rows(found: Iterable[ExportedExperiment]) -> Iterator[tuple[Any,
 
 
 class _Rows(Protocol):
-    def write(self, row: Sequence[Any] | Mapping[str, Any]) -> None: ...
+    def write(self, row: _Row) -> None: ...
 
 
 class _CsvRows:
@@ -149,7 +150,7 @@ class _CsvRows:
         self._columns, self._writer = columns, csv.writer(file, lineterminator="\n")
         self._writer.writerow(columns)
 
-    def write(self, row: Sequence[Any] | Mapping[str, Any]) -> None:
+    def write(self, row: _Row) -> None:
         cells = [row.get(name) for name in self._columns] if isinstance(row, Mapping) else row
         self._writer.writerow([json.dumps(each) if isinstance(each, list | dict | bool) else each for each in cells])
 
@@ -158,7 +159,7 @@ class _JsonLines:
     def __init__(self, file: io.TextIOBase, columns: Sequence[str]) -> None:
         self._columns, self._file = columns, file
 
-    def write(self, row: Sequence[Any] | Mapping[str, Any]) -> None:
+    def write(self, row: _Row) -> None:
         value = row if isinstance(row, Mapping) else dict(zip(self._columns, row, strict=True))
         self._file.write(json.dumps(value, allow_nan=False) + "\n")
 
@@ -173,6 +174,6 @@ def _table(path: Path, form: str, columns: Sequence[str]) -> Iterator[_Rows]:
             text.detach()  # flushed
 
 
-def _write(file: _Rows, rows: Iterable[Sequence[Any] | Mapping[str, Any]]) -> None:
+def _write(file: _Rows, rows: Iterable[_Row]) -> None:
     for row in rows:
         file.write(row)

@@ -8,6 +8,7 @@ Nothing here can end the coordinator, or make it wait."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,7 @@ from everstep.coordinator.spans.subjects import (
     SubjectSpans,
     experiment_of,
     experiment_subject,
+    read_marks,
     read_sent,
     read_spans,
     read_unfinished,
@@ -32,7 +34,7 @@ from everstep.coordinator.store.store import Store
 from everstep.coordinator.store.store_reader import StoreReader
 from everstep.search.events import Validated
 from everstep.storage.database import StoreError
-from everstep.wire import trial_job
+from everstep.wire import Mark, trial_job
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class SpanSender:
         self._begins: dict[str, SentSpans] = {}  # by subject: what an earlier process has sent
         self._over: set[str] = set()
         self._has_begun = False
+        self._marks: dict[str, list[Mark]] = defaultdict(list)  # by job
         self._results: dict[str, list[EventRow]] = defaultdict(list)  # by the trial's job
         self._last_event: dict[int, int] = {}  # by experiment
         self._sent: dict[str, float] = {}  # to be kept, like …
@@ -85,7 +88,7 @@ class SpanSender:
 
     def _on_sent(self, spans: Sequence[Span]) -> None:
         """By the thread that sends."""
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop was closed: the coordinator has ended
             self._loop.call_soon_threadsafe(self._note_sent, spans)
 
     def _note_sent(self, spans: Sequence[Span]) -> None:
@@ -136,8 +139,11 @@ class SpanSender:
                 sent = read_sent(connection, subject)
                 self._begins[subject] = sent or SentSpans(until=0.0, is_over=False)
                 self._new += [subject] if sent is None else []
-            if not self._begins[subject].is_over:
-                found[subject] = read_spans(connection, self._store.identity, subject, self._results[subject])
+            if self._begins[subject].is_over:
+                continue
+            marks = self._marks[subject]
+            marks += read_marks(connection, subject, marks[-1].number if marks else 0)
+            found[subject] = read_spans(connection, self._store.identity, subject, marks, self._results[subject])
         return found
 
     def _read_results(self, connection: Connection, number: int) -> None:
@@ -156,7 +162,7 @@ class SpanSender:
         if found.is_over:
             self._over.add(subject)
             self._sent.setdefault(subject, self._begins[subject].until)
-            for kept in (self._found, self._results):
+            for kept in (self._found, self._results, self._marks):
                 kept.pop(subject, None)
             if (number := experiment_of(subject)) is not None:
                 self._last_event.pop(number, None)

@@ -78,12 +78,18 @@ def write_sent(connection: Connection, sent: Mapping[str, SentSpans]) -> None:
 # --- spans ---
 
 
-def read_spans(connection: Connection, store: str, subject: str, results: Sequence[EventRow]) -> SubjectSpans:
-    """`results`: of the trial, from its search."""
+def read_marks(connection: Connection, subject: str, after: int) -> list[Mark]:
+    """Of a job; an experiment has none."""
+    return [] if experiment_of(subject) is not None else load_marks(connection, subject, after, _MOST_MARKS)
+
+
+def read_spans(
+    connection: Connection, store: str, subject: str, marks: Sequence[Mark], results: Sequence[EventRow]
+) -> SubjectSpans:
+    """`marks`: of the job, all of them. `results`: of the trial, from its search."""
     if (number := experiment_of(subject)) is not None:
         experiment = read_experiment(connection, number)
         return _of_experiment(store, subject, experiment)
-    marks = load_marks(connection, subject, 0, _MOST_MARKS)
     key = trial_key(subject)
     trial = read_trial(connection, *key) if key else None
     if trial is not None:

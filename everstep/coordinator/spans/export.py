@@ -51,7 +51,7 @@ class SpanExport:
             return True
         except queue.Full:
             self.num_dropped += 1
-            self._say("the collector takes no spans, or too slowly")
+            self._say(f"{self.num_dropped} spans were dropped so far: the collector takes none, or too slowly")
             return False
 
     def close(self, patience_s: float = _CLOSE_S) -> None:
@@ -59,9 +59,9 @@ class SpanExport:
         self._is_closing.set()
         self._thread.join(patience_s)
         self._exporter.shutdown()
-        if left := self._waiting.qsize():
-            self.num_dropped += left
-            log.warning("%d spans were dropped at the end: the collector did not take them", left)
+        self.num_dropped += self._waiting.qsize()
+        if self.num_dropped:
+            log.warning("%d spans were dropped in all: the collector did not take them", self.num_dropped)
 
     def _run(self) -> None:
         make = _Conversion()
@@ -84,9 +84,9 @@ class SpanExport:
     def _send(self, batch: Sequence[Span], converted: Sequence[Any]) -> None:
         pause_s = _PAUSE_S
         while not self._is_taken(converted):
+            self._say("spans wait: the collector does not take them")
             if self._is_closing.wait(pause_s):
                 self.num_dropped += len(batch)
-                log.warning("%d spans were dropped at the end: the collector did not take them", len(batch))
                 return
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         self.num_sent += len(batch)
@@ -101,11 +101,11 @@ class SpanExport:
             log.debug("spans were not sent: %s", error)
             return False
 
-    def _say(self, why: str) -> None:
+    def _say(self, line: str) -> None:
         """The first time, and then once a minute."""
         if time.monotonic() >= self._said_at + _SAID_EVERY_S:
             self._said_at = time.monotonic()
-            log.warning("%d spans were dropped so far: %s", self.num_dropped, why)
+            log.warning(line)
 
 
 def open_exporter(endpoint: str | None) -> Any:
@@ -121,7 +121,7 @@ def open_exporter(endpoint: str | None) -> Any:
             raise UsageError(text, hint=hint, code="otel-missing") from None
         log.warning("%s; %s, or unset %s", text, hint, ENDPOINT)
         return None
-    logging.getLogger("opentelemetry").setLevel(logging.ERROR)
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it would log each try
     return OTLPSpanExporter(endpoint.rstrip("/") + _PATH) if endpoint else OTLPSpanExporter()
 
 

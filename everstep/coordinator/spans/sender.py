@@ -162,8 +162,9 @@ class SpanSender:
         if found.is_over:
             self._over.add(subject)
             self._sent.setdefault(subject, self._begins[subject].until)
-            for kept in (self._found, self._results, self._marks):
-                kept.pop(subject, None)
+            self._found.pop(subject, None)
+            self._marks.pop(subject, None)
+            self._results.pop(subject, None)
             if (number := experiment_of(subject)) is not None:
                 self._last_event.pop(number, None)
 

@@ -17,7 +17,7 @@ _TARGETS = (CSV, JSON_LINES, MLFLOW)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions(ExperimentsOptions):
+class ExperimentExportOptions(ExperimentsOptions):
     experiments: tuple[int, ...] = setting(..., "Numbers of experiments", is_argument=True, metavar="ID...", least=1)
     to: str = setting(CSV, "csv, jsonl (JSON lines), or mlflow", metavar="FORM")
     output_dir: Path = setting(
@@ -31,8 +31,8 @@ class ExportOptions(ExperimentsOptions):
     )
 
 
-@command(ExportOptions, name="export", no_args_is_help=True)
-def export(options: ExportOptions) -> None:
+@command(ExperimentExportOptions, name="export", no_args_is_help=True)
+def export(options: ExperimentExportOptions) -> None:
     """Export experiments: trials with hyperparameters and results, all points of all metrics, checkpoints."""
     if options.to not in _TARGETS:
         raise click.BadParameter(f"{options.to!r} is not one of {', '.join(_TARGETS)}", param_hint="'--to'")

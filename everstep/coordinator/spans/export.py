@@ -15,7 +15,7 @@ from typing import Any
 
 import everstep
 from everstep import env
-from everstep.coordinator.spans.span import Span
+from everstep.coordinator.spans.span import TraceSpan
 from everstep.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -33,18 +33,18 @@ _MOST_TEXT = 4096  # characters of a fact
 
 class SpanExport:
     def __init__(
-        self, exporter: Any, on_sent: Callable[[Sequence[Span]], None], *, most_waiting: int = MOST_WAITING
+        self, exporter: Any, on_sent: Callable[[Sequence[TraceSpan]], None], *, most_waiting: int = MOST_WAITING
     ) -> None:
         """`exporter`: OpenTelemetry's. `on_sent` is called by the thread, with spans that the collector has."""
         self._exporter, self._on_sent = exporter, on_sent
-        self._waiting: queue.Queue[Span] = queue.Queue(most_waiting)
+        self._waiting: queue.Queue[TraceSpan] = queue.Queue(most_waiting)
         self._is_closing = threading.Event()
         self._said_at = float("-inf")
         self.num_sent = self.num_dropped = 0
         self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
         self._thread.start()
 
-    def offer(self, span: Span) -> bool:
+    def offer(self, span: TraceSpan) -> bool:
         """Send it soon. False: too many wait, so it is dropped."""
         try:
             self._waiting.put_nowait(span)
@@ -69,7 +69,7 @@ class SpanExport:
             if batch := self._next_batch():
                 self._send(batch, [make(each) for each in batch])
 
-    def _next_batch(self) -> list[Span]:
+    def _next_batch(self) -> list[TraceSpan]:
         try:
             batch = [self._waiting.get(timeout=0.2)]
         except queue.Empty:
@@ -81,7 +81,7 @@ class SpanExport:
                 break
         return batch
 
-    def _send(self, batch: Sequence[Span], converted: Sequence[Any]) -> None:
+    def _send(self, batch: Sequence[TraceSpan], converted: Sequence[Any]) -> None:
         pause_s = _PAUSE_S
         while not self._is_taken(converted):
             self._say("spans wait: the collector does not take them")
@@ -137,7 +137,7 @@ class _Conversion:
             self._resource = self._resource.merge(Resource({SERVICE_NAME: "everstep"}))
         self._scope = InstrumentationScope("everstep", everstep.__version__)
 
-    def __call__(self, span: Span) -> Any:
+    def __call__(self, span: TraceSpan) -> Any:
         from opentelemetry.sdk.trace import Event, ReadableSpan
         from opentelemetry.trace import Status, StatusCode
 

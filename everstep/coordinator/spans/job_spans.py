@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from everstep.coordinator.roster import marks as kinds
-from everstep.coordinator.spans.span import Fact, Span, SpanEvent, SpanIds
+from everstep.coordinator.spans.span import Fact, SpanEvent, SpanIds, TraceSpan
 from everstep.wire import Mark
 
 _OVER = (kinds.CLOSED, kinds.FINISHED, kinds.STOPPED)
@@ -17,7 +17,7 @@ _OF_WORKERS = (kinds.DIED, kinds.JOINED, kinds.LEFT_, kinds.LEADS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Moment:
+class JobMoment:
     """A checkpoint or a validation."""
 
     name: str
@@ -47,7 +47,7 @@ class _Generation:
         return self.formed.time if self.closed_before is None else self.closed_before.time
 
 
-def job_spans(of: JobOfSpans, marks: Sequence[Mark], moments: Sequence[Moment]) -> Iterator[Span]:
+def job_spans(of: JobOfSpans, marks: Sequence[Mark], moments: Sequence[JobMoment]) -> Iterator[TraceSpan]:
     """All that are over, in the order in which they ended."""
     generations = _generations(marks)
     found = [span for each in generations for span in _of_generation(of, each)]
@@ -81,11 +81,11 @@ def _generations(marks: Sequence[Mark]) -> list[_Generation]:
     return found
 
 
-def _of_generation(of: JobOfSpans, each: _Generation) -> Iterator[Span]:
+def _of_generation(of: JobOfSpans, each: _Generation) -> Iterator[TraceSpan]:
     formed, number = each.formed, each.formed.generation
     own = of.ids.of(of.job, "generation", number)
     if each.closed_before is not None:
-        yield Span(
+        yield TraceSpan(
             subject=of.subject,
             trace=of.ids.trace,
             id=of.ids.of(of.job, "regroup", number),
@@ -103,7 +103,7 @@ def _of_generation(of: JobOfSpans, each: _Generation) -> Iterator[Span]:
             },
         )
     if each.over is not None:
-        yield Span(
+        yield TraceSpan(
             subject=of.subject,
             trace=of.ids.trace,
             id=own,
@@ -124,11 +124,11 @@ def _of_generation(of: JobOfSpans, each: _Generation) -> Iterator[Span]:
         )
 
 
-def _of_moment(of: JobOfSpans, each: Moment, generations: Sequence[_Generation]) -> Span:
+def _of_moment(of: JobOfSpans, each: JobMoment, generations: Sequence[_Generation]) -> TraceSpan:
     during = [it for it in generations if it.start <= each.time and (it.over is None or each.time <= it.over.time)]
     named = [it for it in generations if each.generation and it.formed.generation == each.generation]
     found = next(iter(named or during), None)
-    return Span(
+    return TraceSpan(
         subject=of.subject,
         trace=of.ids.trace,
         id=of.ids.of(of.job, each.name, each.key),

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from everstep.coordinator.experiments.trial_calls import trial_key
 from everstep.coordinator.spans.export import SpanExport
-from everstep.coordinator.spans.span import Span
+from everstep.coordinator.spans.span import TraceSpan
 from everstep.coordinator.spans.subjects import (
     SentSpans,
     SubjectSpans,
@@ -86,12 +86,12 @@ class SpanSender:
         await asyncio.sleep(0)  # what the thread has said
         await self._keep_sent()
 
-    def _on_sent(self, spans: Sequence[Span]) -> None:
+    def _on_sent(self, spans: Sequence[TraceSpan]) -> None:
         """By the thread that sends."""
         with contextlib.suppress(RuntimeError):  # the loop was closed: the coordinator has ended
             self._loop.call_soon_threadsafe(self._note_sent, spans)
 
-    def _note_sent(self, spans: Sequence[Span]) -> None:
+    def _note_sent(self, spans: Sequence[TraceSpan]) -> None:
         for each in spans:
             self._num_waiting[each.subject] -= 1
             self._sent[each.subject] = max(each.end, self._sent.get(each.subject, 0.0))

@@ -18,7 +18,7 @@ class SpanEvent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
+class TraceSpan:
     """Something that is over."""
 
     subject: str  # what it was found with: see `subjects`

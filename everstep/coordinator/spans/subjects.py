@@ -12,8 +12,8 @@ from everstep import wire
 from everstep.coordinator.experiments.facts import CheckpointRecord, Experiment, Trial
 from everstep.coordinator.experiments.trial_calls import trial_key
 from everstep.coordinator.roster import marks as kinds
-from everstep.coordinator.spans.job_spans import JobOfSpans, Moment, job_spans, root_events
-from everstep.coordinator.spans.span import Fact, Span, SpanIds
+from everstep.coordinator.spans.job_spans import JobMoment, JobOfSpans, job_spans, root_events
+from everstep.coordinator.spans.span import Fact, SpanIds, TraceSpan
 from everstep.coordinator.store.experiment_rows import (
     EventRow,
     read_checkpoints,
@@ -34,7 +34,7 @@ _ENDS = (kinds.FINISHED, kinds.STOPPED)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubjectSpans:
-    spans: list[Span]
+    spans: list[TraceSpan]
     is_over: bool  # nothing more will come
 
 
@@ -113,7 +113,7 @@ def _of_experiment(store: str, subject: str, experiment: Experiment | None) -> S
         "everstep.owner": experiment.owner,
         "everstep.trials": sum(experiment.summary.get("num_trials", {}).values()),
     }
-    span = Span(
+    span = TraceSpan(
         subject=subject,
         trace=ids.trace,
         id=ids.of_root,
@@ -127,7 +127,9 @@ def _of_experiment(store: str, subject: str, experiment: Experiment | None) -> S
     return SubjectSpans(spans=[span], is_over=True)
 
 
-def _of_trial(store: str, subject: str, trial: Trial, marks: Sequence[Mark], moments: Sequence[Moment]) -> SubjectSpans:
+def _of_trial(
+    store: str, subject: str, trial: Trial, marks: Sequence[Mark], moments: Sequence[JobMoment]
+) -> SubjectSpans:
     ids = SpanIds(store=store, root=experiment_subject(trial.experiment))
     own = ids.of("trial", trial.number)
     found = list(job_spans(JobOfSpans(subject=subject, job=subject, ids=ids, parent=own), marks, moments))
@@ -145,7 +147,7 @@ def _of_trial(store: str, subject: str, trial: Trial, marks: Sequence[Mark], mom
         **({} if trial.best is None else {"everstep.best": trial.best}),
         **{f"everstep.hparams.{name}": _fact(value) for name, value in flat(trial.hparams)},
     }
-    span = Span(
+    span = TraceSpan(
         subject=subject,
         trace=ids.trace,
         id=own,
@@ -162,7 +164,7 @@ def _of_trial(store: str, subject: str, trial: Trial, marks: Sequence[Mark], mom
 
 
 def _of_job(
-    store: str, subject: str, marks: Sequence[Mark], moments: Sequence[Moment], *, is_known: bool
+    store: str, subject: str, marks: Sequence[Mark], moments: Sequence[JobMoment], *, is_known: bool
 ) -> SubjectSpans:
     ids = SpanIds(store=store, root=subject)
     found = list(job_spans(JobOfSpans(subject=subject, job=subject, ids=ids, parent=ids.of_root), marks, moments))
@@ -170,7 +172,7 @@ def _of_job(
     if end is None:
         return SubjectSpans(spans=found, is_over=not is_known)
     facts: dict[str, Fact] = {"everstep.job": subject, "everstep.reason": end.reason, "everstep.step": end.step}
-    span = Span(
+    span = TraceSpan(
         subject=subject,
         trace=ids.trace,
         id=ids.of_root,
@@ -185,24 +187,24 @@ def _of_job(
     return SubjectSpans(spans=[*found, span], is_over=True)
 
 
-def _saved(checkpoints: Sequence[CheckpointRecord]) -> Iterator[Moment]:
+def _saved(checkpoints: Sequence[CheckpointRecord]) -> Iterator[JobMoment]:
     for each in checkpoints:
         facts: dict[str, Fact] = {
             "everstep.checkpoint": each.uuid,
             "everstep.step": each.step,
             "everstep.bytes": each.num_bytes,
         }
-        yield Moment(name="checkpoint", key=each.uuid, time=each.created_at, generation=each.generation, facts=facts)
+        yield JobMoment(name="checkpoint", key=each.uuid, time=each.created_at, generation=each.generation, facts=facts)
 
 
-def _validated(results: Sequence[EventRow]) -> Iterator[Moment]:
+def _validated(results: Sequence[EventRow]) -> Iterator[JobMoment]:
     for each in results:
         facts: dict[str, Fact] = {
             "everstep.length": each.event["length"],
             "everstep.metric": float("nan") if each.event["metric"] is None else each.event["metric"],
             "everstep.step": each.batches,
         }
-        yield Moment(name="validation", key=str(each.number), time=each.time, facts=facts)
+        yield JobMoment(name="validation", key=str(each.number), time=each.time, facts=facts)
 
 
 def _fact(value: Any) -> Fact:

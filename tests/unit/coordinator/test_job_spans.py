@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from everstep.coordinator.spans.job_spans import JobOfSpans, Moment, job_spans
-from everstep.coordinator.spans.span import Span, SpanIds
+from everstep.coordinator.spans.job_spans import JobMoment, JobOfSpans, job_spans
+from everstep.coordinator.spans.span import SpanIds, TraceSpan
 from everstep.wire import Mark
 
 IDS = SpanIds(store="store", root="experiment:3")
@@ -22,7 +22,7 @@ SECOND = mark(5, 20.5, "formed", 2, size=2, joined=["w2"], parted=["w1"])
 STOPPED = mark(6, 30.0, "stopped", 2, reason="done")
 
 
-def spans(*marks: Mark, moments: tuple[Moment, ...] = ()) -> dict[str, Span]:
+def spans(*marks: Mark, moments: tuple[JobMoment, ...] = ()) -> dict[str, TraceSpan]:
     return {each.name: each for each in job_spans(JOB, marks, moments)}
 
 
@@ -52,9 +52,9 @@ def test_what_is_not_over_is_not_told_and_has_the_same_id_later() -> None:
 
 def test_a_moment_belongs_to_its_generation_by_number_or_else_by_time() -> None:
     moments = (
-        Moment(name="checkpoint", key="u", time=25.0, generation=1),  # reported late
-        Moment(name="validation", key="1", time=22.0),
-        Moment(name="early", key="2", time=11.0),
+        JobMoment(name="checkpoint", key="u", time=25.0, generation=1),  # reported late
+        JobMoment(name="validation", key="1", time=22.0),
+        JobMoment(name="early", key="2", time=11.0),
     )
     found = spans(CREATED, FIRST, CLOSED, SECOND, STOPPED, moments=moments)
     assert found["checkpoint"].parent == found["generation 1"].id

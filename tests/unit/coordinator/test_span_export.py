@@ -11,7 +11,7 @@ import pytest
 
 from everstep.coordinator.spans import export
 from everstep.coordinator.spans.export import SpanExport, open_exporter
-from everstep.coordinator.spans.span import Span
+from everstep.coordinator.spans.span import TraceSpan
 from everstep.errors import UsageError
 from lab.command import until
 
@@ -44,14 +44,14 @@ def collector() -> Iterator[Collector]:
     made.is_free.set()
 
 
-def span(number: int) -> Span:
-    return Span(subject="job", trace=1, id=number + 1, parent=None, name=str(number), start=1.0, end=2.0)
+def span(number: int) -> TraceSpan:
+    return TraceSpan(subject="job", trace=1, id=number + 1, parent=None, name=str(number), start=1.0, end=2.0)
 
 
 def test_a_collector_that_hangs_holds_up_no_one_and_the_rest_is_dropped_and_counted(
     collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sent: list[Span] = []
+    sent: list[TraceSpan] = []
     exporting = SpanExport(collector, sent.extend, most_waiting=10)
     assert exporting.offer(span(0))
     until(lambda: collector.num_calls)

@@ -16,7 +16,7 @@ from lab.reported_trials import ReportedTrials
 from lab.span_collector import GotSpan, SpanCollector
 
 pytest.importorskip("opentelemetry.sdk")
-PATIENT = wire.Policy(lease_s=60.0, arrive_s=60.0)
+PATIENT = wire.Policy(lease_s=60.0, arrive_s=60.0, start_workers=2)
 
 
 @pytest.fixture

@@ -155,7 +155,9 @@ def test_options_of_another_form_are_refused(shell: Shell) -> None:
 
 
 @pytest.fixture
-def tracking(tmp_path: Path) -> str:
+def tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in (("MLFLOW_DISABLE_TELEMETRY", "true"), ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")):
+        monkeypatch.setenv(name, value)  # as the export sets them, for the rest of its process
     pytest.importorskip("mlflow")
     return f"sqlite:///{tmp_path}/mlflow.db"
 

@@ -15,6 +15,7 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "logs": ("experiment_logs", "Print the output of a trial."),
     "list-trials": ("experiment_show", "List the trials of an experiment (short: lt)."),
     "list-checkpoints": ("experiment_show", "List the checkpoints of an experiment (short: lc)."),
+    "export": ("experiment_export", "Export trials, metrics and checkpoints: CSV, JSON lines, or MLflow."),
     "download": ("experiment_files", "Download the best checkpoints of an experiment."),
     "download-model-def": ("experiment_files", "Download the code of an experiment."),
     "pause": ("experiment_verbs", "Pause an experiment: its trials save and free their slots."),

@@ -13,6 +13,7 @@ from everstep import wire
 from everstep.cli.printable import counted, printable
 from everstep.launcher.progress import clock
 from everstep.wire.experiments import COMPLETED, ENDED, QUEUED, RUNNING, WAITING
+from everstep.wire.hparams import flat
 
 _BAR = 24
 _LEAST_NAME = 12
@@ -216,14 +217,6 @@ def shown_value(value: Any) -> str:
 def shown_hparams(hparams: dict[str, Any], but: Container[str] = ()) -> str:
     """lr=0.01 optimizer.name=adam"""
     return " ".join(f"{name}={_shown(value)}" for name, value in flat(hparams) if name not in but)
-
-
-def flat(hparams: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in hparams.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
 
 
 def _shown(value: Any) -> str:

@@ -20,6 +20,7 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "metrics": ("metrics", "Show what a job has reported, as a table, CSV or JSON."),
     "page": ("page", "Open the page of a job, running or over, in a browser."),
     "experiment": ("experiment", "Search for hyperparameters: create, watch and change experiments (short: e)."),
+    "tensorboard": ("tensorboard", "Show experiments and trials in TensorBoard."),
     "pool": ("pool", "Offer this machine's slots to trials, and show pools."),
     "agent": ("agent", "List the nodes of pools; drain, enable and disable them."),
     "queue": ("queue", "Show which experiments wait for slots, and why; change their order."),

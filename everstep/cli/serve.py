@@ -55,6 +55,11 @@ class ServeOptions:
         "Folder for the records and logs of pools' nodes; default: FILE.nodes, beside the pool file",
         metavar="DIR",
     )
+    otlp_endpoint: str | None = setting(
+        None,
+        "URL of an OpenTelemetry collector (OTLP over HTTP) to send spans to; default: OTEL_EXPORTER_OTLP_ENDPOINT",
+        metavar="URL",
+    )
     keep_days: float = setting(
         DAYS, "Remove jobs from the store this many days after they ended", metavar="DAYS", above=0
     )
@@ -78,6 +83,7 @@ def serve(options: ServeOptions) -> None:
         keep_days=options.keep_days,
         people=people,
         on_ready=on_ready,
+        otlp_endpoint=options.otlp_endpoint,
     )
 
 

@@ -29,6 +29,7 @@ from everstep.coordinator.roster.facts import ID, Roster
 from everstep.coordinator.roster.marks import FORMED
 from everstep.coordinator.roster.replies import generation_view
 from everstep.coordinator.shards.ledger import Rows
+from everstep.coordinator.spans.sender import SpanSender
 from everstep.coordinator.store.log_store import LogStore
 from everstep.coordinator.store.store import Store, restored
 from everstep.coordinator.store.store_reader import StoreReader
@@ -51,7 +52,9 @@ class Service:
         *,
         keep_days: float = DAYS,
         people: People = NOBODY,
+        span_exporter: object | None = None,
     ) -> None:
+        """`span_exporter`: OpenTelemetry's; None: no spans are made."""
         self._store, self._turns = store, turns or Turns()
         self._jobs: dict[str, CoordinatedJob] = {}
         self.stream = LiveStream(store.epoch)
@@ -84,6 +87,9 @@ class Service:
         self.checkpoints = CheckpointRecords(store, self.experiments)
         self.experiment_calls = ExperimentCalls(store, self.experiments, self.checkpoints)
         self.uses = PoolUses(self._reader)
+        self.spans = SpanSender(store, self._reader, span_exporter) if span_exporter is not None else None
+        if self.spans is not None:
+            self.experiments.on_change, self.checkpoints.on_report = self.spans.note_experiment, self.spans.note
         self._ticking = asyncio.create_task(self._clock.tick())
         self._ticking.add_done_callback(die_if_failed)
 
@@ -96,6 +102,8 @@ class Service:
     def _note_marks(self, job: str, marks: Sequence[wire.Mark]) -> None:
         self.num_regroups += sum(each.kind == FORMED and each.generation > 1 for each in marks)
         self.feed.note_marks(job, marks)
+        if self.spans is not None:
+            self.spans.note(job)
         if marks and trial_key(job) is not None:  # it may use other slots now
             self.pool.note_change()
 
@@ -130,6 +138,8 @@ class Service:
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         await self.logs.close()
         await self.metrics.close()
+        if self.spans is not None:
+            await self.spans.close()
         self._reader.close()
         self._store.close()
 

@@ -8,9 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from everstep.client.calls import Coordinator
-from everstep.errors import UNKNOWN, Refused
 from everstep.jobs.coordinator_link import CoordinatorLink
-from everstep.record.series_pages import all_series
+from everstep.jobs.trial_points import known_series, series_pages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,23 +29,15 @@ def trial_metrics(link: CoordinatorLink, job: str, group: str = "") -> Iterator[
 
 
 def _groups(coordinator: Coordinator, group: str) -> list[str]:
-    try:
-        names = [each.name.partition("/")[0] for each in all_series(coordinator, is_own=True) if "/" in each.name]
-    except Refused as refused:
-        if refused.status != UNKNOWN:
-            raise
-        return []
+    names = [each.name.partition("/")[0] for each in known_series(coordinator) if "/" in each.name]
     return [name for name in dict.fromkeys(names) if group in ("", name)]
 
 
 def _points(coordinator: Coordinator, group: str) -> dict[int, dict[str, float]]:
     by_step: dict[int, dict[str, float]] = defaultdict(dict)
-    for series in all_series(coordinator, is_own=True):
+    for series in known_series(coordinator):
         above, _, name = series.name.partition("/")
-        start = series.first_step
-        while above == group and start <= series.last_step:
-            window = coordinator.series_window(series.series, start=start, is_full=True)
-            for step, value in zip(window.first_steps, window.firsts, strict=True):
+        for page in series_pages(coordinator, series) if above == group else ():
+            for step, value in zip(page.first_steps, page.firsts, strict=True):
                 by_step[step][name] = float(value)
-            start = window.stop
     return by_step

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 import everstep
 from everstep.job_file.experiment import load_experiment
-from lab.command import EVERSTEP, ROOT, run
+from lab.command import EVERSTEP, ROOT, Command, run
 
 PAGE = (ROOT / "docs" / "guides" / "coming_from_determined.md").read_text()
 RENAMED = {"det preview-search det.yaml": "everstep e preview det.yaml"}
@@ -126,12 +128,26 @@ def test_every_command_does_what_it_did(folder: Path) -> None:
             which = created(said)
         else:
             which = finished
-        said = typed(folder, *(str(which) if word == "ID" else word for word in words))
+        words = [str(which) if word == "ID" else word for word in words]
+        if words[0] == "tensorboard":
+            see_tensorboard(folder, words)
+            continue
+        said = typed(folder, *words)
         if words == ["e", "create", "det.yaml", "."]:
             finished = created(said)
             assert "COMPLETED" in said
         if verb == "list-trials":
             assert said.count("COMPLETED") == 2
+
+
+def see_tensorboard(folder: Path, words: list[str]) -> None:
+    """It runs until Ctrl-C."""
+    home = folder.parent / f"{folder.name}-home"
+    with Command(*EVERSTEP, *words, folder=folder, EVERSTEP_HOME=str(home)) as command:
+        url = command.wait_said(r"(?m)^(http://127\.0\.0\.1:\d+/)$")[1]
+        assert "TensorBoard" in httpx.get(url).text
+        command.process.signal(signal.SIGINT, is_for_group=False)
+        assert command.exit_code() == 130, command.said
 
 
 def created(said: str) -> int:

@@ -134,10 +134,12 @@ class Dispatcher:
         *,
         keep_days: float = DAYS,
         people: People = NOBODY,
+        span_exporter: object | None = None,
     ) -> None:
         self._store, self._sessions = store, sessions
         self._code = code or code_folder_beside(store.url)
         self._on_ready, self._turns, self._keep_days, self._people = on_ready, turns, keep_days, people
+        self._span_exporter = span_exporter
         self._routes = Routes(OPERATIONS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -184,7 +186,13 @@ class Dispatcher:
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end."""
         await receive()
-        self._service = Service(self._store, turns=self._turns, keep_days=self._keep_days, people=self._people)
+        self._service = Service(
+            self._store,
+            turns=self._turns,
+            keep_days=self._keep_days,
+            people=self._people,
+            span_exporter=self._span_exporter,
+        )
         await self._service.start()
         self._on_ready()
         await send({"type": "lifespan.startup.complete"})

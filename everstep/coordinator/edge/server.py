@@ -27,6 +27,7 @@ from everstep.coordinator.edge.guard import Guard, KnownTokens
 from everstep.coordinator.edge.page_door import PageDoor
 from everstep.coordinator.pool.people import NOBODY, People
 from everstep.coordinator.retention import DAYS
+from everstep.coordinator.spans.export import open_exporter
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.trial_tokens import TrialTokens
 from everstep.coordinator.turns import Turns
@@ -70,9 +71,11 @@ def serve(
     keep_days: float = DAYS,
     people: People = NOBODY,
     on_ready: Callable[[str], None] | None = None,
+    otlp_endpoint: str | None = None,
 ) -> None:
     """Answer until SIGTERM or SIGINT. The URL goes to stdout, as one line to `ready_fd` or `ready_file`, and to
-    `on_ready`. `show_page` gets the address that opens the page once."""
+    `on_ready`. `show_page` gets the address that opens the page once. `otlp_endpoint`: of an OpenTelemetry
+    collector; default: what the standard variables say."""
     tls = server_context(tls_cert, tls_key)
     tokens = parse_tokens(read_or_create_token(Path(token_file)))
     _raise_file_limit()
@@ -83,6 +86,7 @@ def serve(
         if tls is None and not is_loopback(listener.getsockname()[0]):
             _tell(plain_warning(url), sys.stderr)
 
+        span_exporter = open_exporter(otlp_endpoint)
         store = Store(store_url)
         known = KnownTokens(tokens, TrialTokens(store.trial_secret))
         sessions = Sessions(tokens, store.sessions())
@@ -95,7 +99,9 @@ def serve(
                 show_page(page_address(url, sessions.printed_code(time.time())))
 
         turns = Turns()
-        app = Dispatcher(store, sessions, code, is_ready, turns, keep_days=keep_days, people=people)
+        app = Dispatcher(
+            store, sessions, code, is_ready, turns, keep_days=keep_days, people=people, span_exporter=span_exporter
+        )
         config = uvicorn.Config(
             Guard(app, known, PageDoor(sessions, StaticFiles(), store)),
             http=functools.partial(HttpConnection, turns),  # type: ignore[arg-type]

@@ -30,6 +30,7 @@ from everstep.search.config import is_smaller_better
 class CheckpointRecords:
     def __init__(self, store: Store, experiments: Experiments) -> None:
         self._store, self._experiments, self._reader = store, experiments, experiments.reader
+        self.on_report: Callable[[str], None] = lambda _job: None
 
     async def report(self, job: str, message: wire.CheckpointReport) -> None:
         known = await self._reader.read(lambda connection: read_checkpoint(connection, message.uuid))
@@ -48,6 +49,7 @@ class CheckpointRecords:
         live = await self._experiments.find(experiment) if experiment else None
         if live is None or trial not in live.trials:
             await self._store.write(lambda connection: write_changes(connection, Changes(checkpoints=[made])))
+            self.on_report(job)
             return
         async with live.lock:
             if made.metric is None:

@@ -65,6 +65,7 @@ class Experiments:
     def __init__(self, store: Store, reader: StoreReader, jobs: TrialJobs, turns: Turns, now: Now) -> None:
         self.reader, self.jobs, self.now = reader, jobs, now
         self.holder: SlotHolder = NoSlots()
+        self.on_change: Callable[[int, Sequence[str]], None] = lambda _number, _jobs: None  # with its trials' jobs
         self.bell = Bell(turns)  # a group per trial's job, and `events-NUMBER` per experiment
         self._store = store
         self.live: dict[int, LiveExperiment] = {}
@@ -254,6 +255,7 @@ class Experiments:
             self.live.pop(live.number, None)
         self._has_news.set()
         self.holder.note_change()
+        self.on_change(live.number, [trial.job for trial in changed])
 
     async def end_trial(self, live: LiveExperiment, trial: Trial, why: str | None, reason: str) -> None:
         await self.jobs.stop(trial, reason)

@@ -217,6 +217,10 @@ def read_checkpoints(connection: Connection, experiment: int, trial: int | None 
     return sorted((CheckpointRecord(**row) for row in rows), key=lambda each: (each.trial, each.generation, each.step))
 
 
+def read_job_checkpoints(connection: Connection, job: str) -> list[CheckpointRecord]:
+    return [CheckpointRecord(**row) for row in _rows(connection, CHECKPOINTS, CHECKPOINTS.c.job == job)]
+
+
 def read_latest_checkpoint(connection: Connection, job: str) -> CheckpointRecord | None:
     """That the job has reported last, of those that were not deleted."""
     columns = CHECKPOINTS.c

@@ -49,6 +49,7 @@ from everstep.coordinator.store.tables import (
     CHECKPOINTS,
     DATASETS,
     ENDED_JOBS,
+    EXPORTED_SPANS,
     GENERATIONS,
     HOLDERS,
     IDENTITY,
@@ -248,6 +249,7 @@ class Store:
         with self._writing() as connection:
             for table in (*tables, ENDED_JOBS):
                 connection.execute(delete(table).where(table.c.job == job))
+            connection.execute(delete(EXPORTED_SPANS).where(EXPORTED_SPANS.c.subject == job))
 
     def save_ledgers(self, job: str, ledgers: Sequence[Rows]) -> None:
         """Write what changed in them."""

@@ -136,3 +136,9 @@ TRIAL_SECRET = Table("trial_secret", TABLES, _name("secret"))  # one row: what t
 _LATER = MetaData()
 ENDED_JOBS = Table("ended_jobs", _LATER, _name("job"), Column("seen_at", Float, nullable=False))
 IDENTITY = Table("identity", _LATER, _name("store"))  # one row: a name that no other store has
+# What was sent to OpenTelemetry: all spans of an experiment or a job that ended before `until`.
+EXPORTED_SPANS = Table(
+    "exported_spans",
+    _LATER,
+    *(_name("subject"), Column("until", Float, nullable=False), Column("is_over", Boolean, nullable=False)),
+)

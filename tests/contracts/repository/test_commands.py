@@ -35,6 +35,7 @@ TYPED = {
     "docs/concepts/gpus.md": Typed(by=HERE, num_blocks=1),
     "docs/doctor.md": Typed(by=HERE, num_blocks=2),
     "docs/experiments.md": Typed(by="tests/examples/test_experiments_guide.py", num_blocks=1),
+    "docs/exports.md": Typed(by="tests/contracts/coordinator/test_experiment_export.py", num_blocks=1),
     "docs/guides/compose.md": Typed(by="tests/platforms/docker/test_guide.py", num_blocks=2),
     "docs/guides/kubernetes.md": Typed(by="tests/platforms/kubernetes/test_guide.py", num_blocks=3),
     "docs/guides/local.md": Typed(by="tests/platforms/local/test_guide.py", num_blocks=1),

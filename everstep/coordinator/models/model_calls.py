@@ -1,7 +1,7 @@
 """User calls about models: create, look, change, and register checkpoints as their versions.
 
 What is registered is kept, in two ways: the sweep of its experiment leaves it out, and a mark beside its files tells
-the jobs that write there. The mark comes first, and the version is only written if the checkpoint is there after that."""
+the jobs that save there. The mark comes first. The version is only written if the checkpoint is there after that."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from everstep.checkpoint import keep_mark
 from everstep.checkpoint.catalog import find, prune, verify
 from everstep.checkpoint.export import export_safetensors, read_metas
 from everstep.checkpoint.index import checkpoint_uuid
@@ -79,7 +80,8 @@ def list_checkpoints(options: ListOptions) -> None:
     with closing(open_storage(uri)) as storage:
         found = find(storage)
         runs = [] if found else _runs_below(storage)
-    kept = decide_retention(found, policy_of(found))
+        marked = keep_mark.marked(storage.list())
+    kept = decide_retention(found, policy_of(found), marked)
     if options.json:
         print_json([_row(each, kept, uri) for each in found])
         return

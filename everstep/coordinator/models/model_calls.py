@@ -302,7 +302,7 @@ def _freed(connection: Connection, uuids: list[str]) -> list[CheckpointRecord]:
 
 def _mentions(model: Model, search: str) -> bool:
     texts = (str(model.number), model.name, model.description, *model.labels)
-    return any(search.lower() in each.lower() for each in texts)
+    return any(search.casefold() in each.casefold() for each in texts)
 
 
 def _model_view(model: Model, num_versions: int) -> wire.ModelView:

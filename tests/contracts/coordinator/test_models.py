@@ -303,11 +303,11 @@ def test_a_template_is_kept_as_it_was_written(server, alice, bob):
     made = alice.set_template(name, text)
     assert alice.set_template(name, text).created_at == made.created_at, "a call that is made again"
     assert (made.config, made.written, made.owner) == (text.config, text.written, "alice")
-    other = wire.TemplateText(config={"name": "x"}, is_new=True)
+    other = wire.TemplateText(config={"name": "x"}, written="name: x", is_new=True)
     assert code_of(lambda: alice.set_template(name, other)) == "template-exists"
     assert code_of(lambda: bob.set_template(name, text)) == "template-of-another"
     assert code_of(lambda: bob.delete_template(name)) == "template-of-another"
-    replaced = alice.set_template(name, wire.TemplateText(config={"name": "x"}))
+    replaced = alice.set_template(name, wire.TemplateText(config={"name": "x"}, written="name: x"))
     assert bob.template(name) == replaced and replaced.created_at == made.created_at
     assert replaced in bob.templates(limit=1000).templates
     alice.delete_template(name)

@@ -1,4 +1,4 @@
-"""`everstep checkpoint …`: list, show, verify, export and prune checkpoints. Without torch."""
+"""`everstep checkpoint list, show, verify, export, prune`: the checkpoints of a folder or bucket. Without torch."""
 
 from __future__ import annotations
 
@@ -63,11 +63,6 @@ class PruneOptions(ListOptions):
     metric: str | None = setting(None, "Metric that decides which is best", metavar="NAME")
     mode: str | None = setting(None, "min: smaller is better; max: larger is better", metavar="MODE")
     dry_run: bool = setting(False, "Only print what would be deleted")
-
-
-@click.group(no_args_is_help=True)
-def checkpoint() -> None:
-    """List, show, verify, export and prune checkpoints. URI is a folder, or a URL such as s3://bucket/run7."""
 
 
 @command(ListOptions, name="list")
@@ -267,7 +262,10 @@ def _console() -> Console:
     return console if console.is_terminal else Console(markup=False, highlight=False, width=_WIDE)
 
 
-for _each in (list_checkpoints, show_checkpoint, verify_checkpoints, export_checkpoint, prune_checkpoints):
-    checkpoint.add_command(_each)
-
-COMMANDS = {"checkpoint": checkpoint}
+COMMANDS = {
+    "list": list_checkpoints,
+    "show": show_checkpoint,
+    "verify": verify_checkpoints,
+    "export": export_checkpoint,
+    "prune": prune_checkpoints,
+}

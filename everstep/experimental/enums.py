@@ -46,9 +46,9 @@ class DownloadMode(enum.Enum):
 
 class OrderBy(enum.Enum):
     ASCENDING = "ascending"
-    ASC = "ascending"
+    ASC = "ascending"  # noqa: PIE796  the same order, by both of its names
     DESCENDING = "descending"
-    DESC = "descending"
+    DESC = "descending"  # noqa: PIE796
 
     @property
     def is_descending(self) -> bool:

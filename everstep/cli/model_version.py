@@ -44,12 +44,15 @@ class RegisterOptions(VersionsOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VersionOptions(VersionsOptions):
-    version: int = setting(..., "Its number; -1: the newest", is_argument=True, metavar="VERSION")
+class DescribeVersionOptions(VersionsOptions):
+    version: int | None = setting(
+        None, "Its number; default: the newest", is_argument=True, metavar="[VERSION]", least=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeleteVersionOptions(VersionOptions):
+class DeleteVersionOptions(VersionsOptions):
+    version: int = setting(..., "Its number", is_argument=True, metavar="VERSION", least=1)
     yes: bool = setting(False, "Do not ask for confirmation", also=("-y",))
 
 
@@ -95,21 +98,14 @@ def register_version(options: RegisterOptions) -> None:
         click.echo(printable(f"checkpoint {view.checkpoint.uuid} is version {view.version} of model {view.model_name}"))
 
 
-def _found(options: VersionOptions) -> wire.ModelVersionView:
-    if options.version != models.NEWEST and options.version < 1:
-        raise UsageError(f"there is no version {options.version}", hint="1, 2, …, or -1", code="version-invalid")
+@command(DescribeVersionOptions, name="describe-version", no_args_is_help=True)
+def describe_version(options: DescribeVersionOptions) -> None:
+    """Show a version of a model with its checkpoint."""
     with link_of(options) as link:
-        view = models.find_version(link, options.model, options.version)
+        view = models.find_version(link, options.model, options.version or models.NEWEST)
     if view is None:
         hint = f"everstep model register-version {options.model} UUID"
         raise UsageError(f"model {options.model} has no version yet", hint=hint, code="model-without-version")
-    return view
-
-
-@command(VersionOptions, name="describe-version", no_args_is_help=True)
-def describe_version(options: VersionOptions) -> None:
-    """Show a version of a model with its checkpoint."""
-    view = _found(options)
     if options.json:
         print_json(asdict(view))
         return
@@ -135,14 +131,14 @@ def describe_version(options: VersionOptions) -> None:
 @command(DeleteVersionOptions, name="delete-version", no_args_is_help=True)
 def delete_version(options: DeleteVersionOptions) -> int:
     """Delete a version of a model. Its checkpoint is then kept only as long as its experiment says."""
-    view = _found(options)
-    question = printable(
-        f"Delete version {view.version} of model {view.model_name}? If its experiment does not keep checkpoint "
-        f"{view.checkpoint.uuid}, the checkpoint is deleted, too"
-    )
-    if not options.yes and not click.confirm(question):
-        return 1
     with link_of(options) as link:
+        view = link(lambda coordinator: coordinator.model_version(options.model, options.version))
+        question = printable(
+            f"Delete version {view.version} of model {view.model_name}? If its experiment does not keep checkpoint "
+            f"{view.checkpoint.uuid}, the checkpoint is deleted, too"
+        )
+        if not options.yes and not click.confirm(question):
+            return 1
         link(lambda coordinator: coordinator.delete_version(str(view.model), view.version))
     if options.json:
         print_json(asdict(view))

@@ -53,7 +53,7 @@ else:
         declared = re.compile(r"^(?:class |def )?([A-Za-z][\w, ]*?)(?=[(:]|: .* = | = )", re.MULTILINE)
         found: dict[str, str] = {}
         for each in reversed(_MODULES):  # of two with the same name, the first counts
-            text = __spec__.loader.get_data(f"{__path__[0]}/{each}.py").decode()
+            text = __spec__.loader.get_data(f"{__spec__.submodule_search_locations[0]}/{each}.py").decode()
             found |= {name: each for names in declared.findall(text) for name in names.split(", ")}
         return found
 

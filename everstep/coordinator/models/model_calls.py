@@ -222,7 +222,7 @@ class ModelCalls:
         """Keep them from now on as their jobs and experiments say."""
         for each in checkpoints:
             await asyncio.to_thread(unmark, each)
-        for number in {each.experiment for each in checkpoints if each.experiment}:
+        for number in {each.experiment for each in checkpoints if each.experiment} - self._experiments.live.keys():
             self._experiments.sweep(number)
 
     async def _unmark_unless_registered(self, checkpoint: CheckpointRecord) -> None:

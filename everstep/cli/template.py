@@ -12,7 +12,7 @@ from everstep.cli.experiment_link import ExperimentsOptions, link_of
 from everstep.cli.experiment_show import print_rows, shown_time
 from everstep.cli.facts_text import print_facts
 from everstep.cli.options import DeclaredCommand, command
-from everstep.cli.printable import printable
+from everstep.cli.printable import printable, printable_lines
 from everstep.cli.tables import print_json
 from everstep.jobs import models
 from everstep.settings import setting
@@ -90,7 +90,7 @@ def config(options: TemplateOptions) -> None:
     if options.json:
         print_json(view.config)
     else:
-        click.echo(view.written, nl=not view.written.endswith("\n"))
+        click.echo(printable_lines(view.written), nl=not view.written.endswith("\n"))
 
 
 @command(TemplateOptions, name="remove", no_args_is_help=True)

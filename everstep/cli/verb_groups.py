@@ -70,4 +70,7 @@ def trial() -> None:
     """Look at one trial, by its ID: `everstep e list-trials` shows it."""
 
 
-COMMANDS = {"checkpoint": checkpoint, "model": model, "template": template, "trial": trial}
+COMMANDS = {
+    **{"checkpoint": checkpoint, "model": model, "template": template, "trial": trial},
+    **{"c": checkpoint, "m": model, "tpl": template, "t": trial},
+}

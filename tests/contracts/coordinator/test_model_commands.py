@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 import everstep
 from everstep import wire
 from everstep.client.calls import Coordinator
-from lab.command import Shell
+from lab import guide
+from lab.command import ROOT, Shell
 from lab.experiments import ToyTrials, spec
 from lab.saved_reports import save
 
@@ -220,6 +222,15 @@ def test_a_template_goes_below_the_file(shell: Shell, people: Coordinator, folde
     shell.type("template", "config", name, is_good=False)
     shell.type("e", "create", "det.yaml", "code", "--template", name, is_good=False)
     assert "there is no template" in shell.last.stderr
+
+
+def test_the_commands_of_the_page(shell: Shell, people: Coordinator, toy: ToyTrials, folder: Path) -> None:
+    toy.train(1)
+    found = save(toy, 1, folder / "a", 64, 0.5)
+    (page,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
+    said = guide.type_in(page, folder, {**shell.env, "UUID": found})
+    assert f"checkpoint {found} is version 1 of model digits" in said and "first one in production" in said
+    people.delete_model("digits")
 
 
 def test_texts_of_others_cannot_turn_the_terminal_upside_down(shell: Shell, people: Coordinator) -> None:

@@ -71,6 +71,12 @@ def trial() -> None:
 
 
 COMMANDS = {
-    **{"checkpoint": checkpoint, "model": model, "template": template, "trial": trial},
-    **{"c": checkpoint, "m": model, "tpl": template, "t": trial},
+    "checkpoint": checkpoint,
+    "model": model,
+    "template": template,
+    "trial": trial,
+    "c": checkpoint,
+    "m": model,
+    "tpl": template,
+    "t": trial,
 }

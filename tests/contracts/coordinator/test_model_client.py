@@ -281,7 +281,10 @@ def test_an_experiment_with_a_template(server: Any, folder: Path) -> None:
     with Coordinator(server.url, ALICE, "none") as people:
         text = wire.TemplateText(config={}, written="max_restarts: 2\nsearcher: {max_trials: 9}\n")
         people.set_template("small", text)
-    config = {"entrypoint": "python3 train.py", "searcher": {"name": "random", "metric": "loss", "max_length": 4}}
+    config = {
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "random", "metric": "loss", "max_length": {"batches": 4}},
+    }
     made = client.create_experiment(config, folder / "code", template="small", is_paused=True)
     assert made.config["max_restarts"] == 2 and made.config["searcher"]["max_trials"] == 9
 

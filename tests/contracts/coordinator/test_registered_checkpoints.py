@@ -22,6 +22,7 @@ from lab.experiments import ToyTrials, spec
 from lab.saved_reports import folder_of, saved
 
 NOTHING = wire.CheckpointsKept(trial_best=0, trial_latest=0)
+ALL = wire.CheckpointsKept(trial_latest=9)
 DELETE = wire.ExperimentAction(action="delete")
 
 
@@ -87,7 +88,7 @@ def test_at_the_end_of_its_experiment_by_its_rules_and_when_these_change(people,
 
 
 def test_when_its_experiment_is_deleted_which_says_what_stays(people, toy_of, tmp_path, model):
-    toy = toy_of(people.create_experiment(spec("random", max_trials=1)).experiment)
+    toy = toy_of(people.create_experiment(spec("random", max_trials=1, kept=ALL)).experiment)
     uuids = trained(people, toy, tmp_path)
     for length in (16, 64):
         register(people, model, uuids[length])
@@ -144,6 +145,8 @@ def test_by_the_rules_of_the_worker_that_trains(people, tmp_path, model):
     assert _steps(tmp_path) == [2, 4]
     with everstep.Checkpointer(tmp_path) as reader:
         assert reader.load(2) == {"weight": 2.0}
+        reader.delete(2)
+        assert reader.load(2) == {"weight": 2.0}
     said = type_everstep("checkpoint", "prune", ".", "--keep-latest", "1", "--keep-best", "0", folder=tmp_path)
     assert "registered as a version of a model" in said.stdout and _steps(tmp_path) == [2, 4]
     assert (
@@ -198,8 +201,8 @@ def test_a_coordinator_that_was_killed_keeps_it_too(server_class, tmp_path):
     server = server_class(tmp_path, str(tmp_path / "store.db"))
     try:
         with Coordinator(server.url, server.token, "none") as people:
-            toy = ToyTrials(server.url, server.token, people.create_experiment(spec("random", max_trials=1)).experiment)
-            with closing(toy):
+            made = people.create_experiment(spec("random", max_trials=1, kept=ALL))
+            with closing(ToyTrials(server.url, server.token, made.experiment)) as toy:
                 uuids = trained(people, toy, tmp_path / "saved")
                 people.create_model(wire.NewModel(request="r", name="m"))
                 assert register(people, "m", uuids[16]) == 1

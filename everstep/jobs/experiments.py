@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from everstep import wire
 from everstep.errors import UsageError
 from everstep.jobs.coordinator_link import CoordinatorLink
-from everstep.search.events import finite
 from everstep.wire.experiments import COMPLETED, ENDED, MOST_SEARCH_EVENTS, MOST_TRIALS
 
 T = TypeVar("T")
@@ -90,6 +89,8 @@ def best_checkpoints(
 ) -> list[wire.SavedCheckpoint]:
     """The best that still exist; those without a finite one come last. `metric`, `smaller_is_better`: default: the
     searcher's. `number`: default: all."""
+    from everstep.search.events import finite  # late: who only lists experiments does without
+
     there = [each for each in checkpoints if each.state == COMPLETED]
     values = [metrics_of(each, view) for each in there]
     wanted = view.metric if metric is None else metric

@@ -13,7 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -45,6 +45,14 @@ _PAUSE_S = 5.0
 _LEFT = "; checkpoints not deleted, because the coordinator cannot reach them: "
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Decided:
+    experiment: Experiment
+    found: list[CheckpointRecord]  # all of it
+    registered: frozenset[str]  # UUIDs
+    gone: frozenset[str]  # to be deleted
+
+
 class CheckpointSweeper:
     def __init__(
         self,
@@ -72,13 +80,12 @@ class CheckpointSweeper:
         decided = await self._decide(number)
         if decided is None:
             return
-        experiment, found, gone = decided
         try:
-            if experiment.state == DELETED:
+            if decided.experiment.state == DELETED:
                 await self._remove_jobs(number)
-            await self._delete(experiment, found, gone)
+            await self._delete(decided)
         finally:
-            self.going -= gone
+            self.going -= decided.gone
 
     async def _note_absent(self, number: int) -> None:
         """What its trials have deleted while they trained: kept as the best, it would cost the best that is there."""
@@ -87,11 +94,9 @@ class CheckpointSweeper:
         if absent := await asyncio.to_thread(find_absent, there):
             await self._store.write(lambda connection: mark_deleted(connection, absent))
 
-    async def _decide(self, number: int) -> tuple[Experiment, list[CheckpointRecord], frozenset[str]] | None:
-        """The experiment, its checkpoints, and which of them to delete."""
-
-        def read(connection: Connection) -> tuple[Experiment | None, list[CheckpointRecord], set[str], set[str]]:
-            found, registered = read_checkpoints(connection, number), set(read_registered_of(connection, number))
+    async def _decide(self, number: int) -> _Decided | None:
+        def read(connection: Connection) -> tuple[Experiment | None, list[CheckpointRecord], set[str], frozenset[str]]:
+            found, registered = read_checkpoints(connection, number), frozenset(read_registered_of(connection, number))
             return read_experiment(connection, number), found, read_borrowed(connection), registered
 
         self.lenders.add(number)  # before reading: another one may end meanwhile
@@ -109,18 +114,20 @@ class CheckpointSweeper:
                 self.lenders.discard(number)
             self.going |= gone
             self.num_decisions += 1
-        return experiment, found, gone
+        return _Decided(experiment=experiment, found=found, registered=registered, gone=gone)
 
-    async def _delete(self, experiment: Experiment, found: list[CheckpointRecord], gone: Collection[str]) -> None:
-        deleted, left = await asyncio.to_thread(delete_files, [each for each in found if each.uuid in gone])
+    async def _delete(self, decided: _Decided) -> None:
+        experiment, found = decided.experiment, decided.found
+        deleted, left = await asyncio.to_thread(delete_files, [each for each in found if each.uuid in decided.gone])
         told = f"{_LEFT}{left}" if left else ""
 
         def write(connection: Connection) -> None:
             mark_deleted(connection, deleted)
             now = read_experiment(connection, experiment.number)  # people may have changed it meanwhile
             if now is not None:
+                registered = read_registered_of(connection, experiment.number).keys()
                 is_changed = (now.state, now.kept) != (experiment.state, experiment.kept)
-                needs_sweep = is_changed or now.number in self.lenders
+                needs_sweep = is_changed or registered != decided.registered or now.number in self.lenders
                 swept = replace(now, needs_sweep=needs_sweep, reason=now.reason.partition(_LEFT)[0] + told)
                 write_changes(connection, Changes(experiment=swept))
 

@@ -19,6 +19,7 @@ from everstep.client.calls import Coordinator
 from lab import guide
 from lab.command import ROOT, Shell
 from lab.experiments import ToyTrials, spec
+from lab.log_writer import Writer
 from lab.saved_reports import save
 
 FILE = """
@@ -160,6 +161,9 @@ def test_a_trial_by_its_id(shell: Shell, people: Coordinator, toy: ToyTrials, fo
         name = job.reserve(wire.ReserveWorker(agent="a0", request=uuid.uuid4().hex)).worker
         points = [wire.MetricReport(kind="validation", step=s, time=1.0, values={"loss": 1 / s}) for s in (1, 2)]
         job.report_metrics(name, wire.MetricReports(reports=points))
+        writer = Writer(job)
+        writer.say("begin", "WARNING: slow", rank=0)
+        writer.say("end", rank=1)
     told = json.loads(shell.type("trial", "describe", number, "--metrics", "--metrics-summary", "--json"))
     assert told["trial_id"] == trial.trial_id and {each["uuid"] for each in told["checkpoints"]} == {worse, better}
     assert [each["metrics"] for each in told["metrics"]] == [{"loss": 1.0}, {"loss": 0.5}]
@@ -169,6 +173,16 @@ def test_a_trial_by_its_id(shell: Shell, people: Coordinator, toy: ToyTrials, fo
     assert {each["uuid"] for each in rows(shell.type("trial", "describe", number, "--csv"))} == {worse, better}
     shown = shell.type("trial", "describe", number)
     assert f"number 1 of experiment {toy.experiment}" in shown and worse in shown
+
+    def printed(*words: str) -> list[str]:
+        return [json.loads(line)["text"] for line in shell.type("trial", "logs", number, "--json", *words).splitlines()]
+
+    assert printed("--tail", "2") == ["WARNING: slow", "end"]
+    assert printed("--head", "1") == ["begin"] and printed("--level", "warning") == ["WARNING: slow"]
+    assert printed("--rank-id", "1") == ["end"] and printed("--grep", "beg", "--stdtype", "stdout") == ["begin"]
+    assert printed("--timestamp-after", "2030-01-01", "--timestamp-before", "2029-01-01") == []
+    assert "WARNING: slow" in shell.type("trial", "logs", number, "--timestamps")
+    shell.type("trial", "logs", number, "--stdtype", "other", is_good=False)
 
     def downloaded(*words: str) -> str:
         return str(

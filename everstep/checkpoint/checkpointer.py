@@ -28,7 +28,7 @@ import torch
 
 import everstep
 from everstep import env
-from everstep.checkpoint import catalog
+from everstep.checkpoint import catalog, keep_mark
 from everstep.checkpoint.agreement import Agreement, WorkerPlace, place_now
 from everstep.checkpoint.code_snapshot import archive_name, record_of, take_snapshot
 from everstep.checkpoint.failed_saves import FailedSaves
@@ -355,12 +355,16 @@ class Checkpointer:
         return catalog.find(self._storage)
 
     def delete(self, step: int | None = None) -> None:
-        """Delete the checkpoints of a step; without one, all of them."""
+        """Delete the checkpoints of a step; without one, all of them. Those that are registered as versions of models
+        stay."""
         if self._pending is not None and self._owner == os.getpid():
             self._pending.exception()
         step = None if step is None else _step_number(step)
+        marked = keep_mark.marked(self._storage.list())
         for each in self.list():
-            if step is None or each.step == step:
+            if each.key in marked and step in (None, each.step):
+                log.warning("%s of %s stays: it is registered as a version of a model", each.key.folder, self.uri)
+            elif step in (None, each.step):
                 catalog.delete(self._storage, each.key)
         self._pipeline.forget(step)
 

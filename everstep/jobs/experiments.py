@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from everstep import wire
 from everstep.errors import UsageError
 from everstep.jobs.coordinator_link import CoordinatorLink
-from everstep.search.events import finite
 from everstep.wire.experiments import COMPLETED, ENDED, MOST_SEARCH_EVENTS, MOST_TRIALS
 
 T = TypeVar("T")
@@ -31,7 +30,7 @@ def all_trials(link: CoordinatorLink, experiment: int, sort: str = "trial") -> l
         found = link(lambda it: it.trials(experiment, start=start, limit=MOST_TRIALS, sort=sort))
         return found.trials, found.num_found
 
-    return list(_paged(page))
+    return list(paged(page))
 
 
 def all_checkpoints(link: CoordinatorLink, experiment: int, sort: str = "trial") -> list[wire.SavedCheckpoint]:
@@ -39,7 +38,7 @@ def all_checkpoints(link: CoordinatorLink, experiment: int, sort: str = "trial")
         found = link(lambda it: it.checkpoints(experiment, start=start, limit=MOST_TRIALS, sort=sort))
         return found.checkpoints, found.num_found
 
-    return list(_paged(page))
+    return list(paged(page))
 
 
 def all_experiments(link: CoordinatorLink, *, is_archived: bool = False, state: str = "") -> list[wire.ExperimentView]:
@@ -47,10 +46,10 @@ def all_experiments(link: CoordinatorLink, *, is_archived: bool = False, state: 
         found = link(lambda it: it.experiments(start=start, limit=MOST_TRIALS, state=state, is_archived=is_archived))
         return found.experiments, found.num_found
 
-    return list(_paged(page))
+    return list(paged(page))
 
 
-def _paged(page: Callable[[int], tuple[list[T], int]]) -> Iterator[T]:
+def paged(page: Callable[[int], tuple[list[T], int]]) -> Iterator[T]:
     start = 0
     while True:
         found, num_found = page(start)
@@ -90,6 +89,8 @@ def best_checkpoints(
 ) -> list[wire.SavedCheckpoint]:
     """The best that still exist; those without a finite one come last. `metric`, `smaller_is_better`: default: the
     searcher's. `number`: default: all."""
+    from everstep.search.events import finite  # late: who only lists experiments does without
+
     there = [each for each in checkpoints if each.state == COMPLETED]
     values = [metrics_of(each, view) for each in there]
     wanted = view.metric if metric is None else metric

@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from everstep.client.calls import Coordinator
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.jobs.trial_points import known_series, series_pages
+from everstep.wire import SeriesView
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,8 +30,22 @@ def trial_metrics(link: CoordinatorLink, job: str, group: str = "") -> Iterator[
                 yield StepMetrics(group=name, steps_completed=step, metrics=by_step[step])
 
 
+def metric_summaries(link: CoordinatorLink, job: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """By group and name: the last, least and greatest finite value, and how many values there are."""
+    found: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    with closing(link.of_job(job)) as coordinator:
+        for each in _series(coordinator):
+            group, _, name = each.name.partition("/")
+            found[group][name] = {"last": each.last, "min": each.least, "max": each.most, "count": each.count}
+    return dict(found)
+
+
+def _series(coordinator: Coordinator) -> list[SeriesView]:
+    return [each for each in known_series(coordinator) if "/" in each.name]
+
+
 def _groups(coordinator: Coordinator, group: str) -> list[str]:
-    names = [each.name.partition("/")[0] for each in known_series(coordinator) if "/" in each.name]
+    names = [each.name.partition("/")[0] for each in _series(coordinator)]
     return [name for name in dict.fromkeys(names) if group in ("", name)]
 
 

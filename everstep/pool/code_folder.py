@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep.checkpoint import keep_mark
 from everstep.storage import code_archive, private_file
 
 CODE, TRIALS = "code", "trials"  # folders of a pool's agent
@@ -112,5 +113,11 @@ def prune(folder: Path, now: float, *, digests: Collection[str], trials: Collect
 
 def _remove_old(folder: Path, before: float, in_use: Collection[str]) -> None:
     for each in folder.iterdir() if folder.is_dir() else ():
-        if each.is_dir() and each.name not in in_use and each.stat().st_mtime < before:
+        is_old = each.is_dir() and each.name not in in_use and each.stat().st_mtime < before
+        if is_old and not _holds_registered(each):
             code_archive.remove(each)
+
+
+def _holds_registered(folder: Path) -> bool:
+    """Whether a script has saved a checkpoint there that is a version of a model."""
+    return any(keep_mark.marked(files) for _, _, files in os.walk(folder))

@@ -2,9 +2,9 @@
 experiment itself was deleted, also delete the jobs of its trials, with their logs and metrics.
 
 The coordinator deletes what it can reach, in a thread. What it cannot reach stays, and the experiment's reason says
-so. Checkpoints that other experiments use stay until none uses them. An interrupted sweep begins again at the next
-start. Once the sweep has decided to delete a checkpoint, no trial can start from it: that decision and each choice of a
-checkpoint to start from hold the same lock."""
+so. Checkpoints that other experiments use stay until none uses them, and versions of models until they are deleted. An
+interrupted sweep begins again at the next start. Once the sweep has decided to delete a checkpoint, no trial can start
+from it, and no model can register it: that decision and each such choice hold the same lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -31,6 +31,7 @@ from everstep.coordinator.store.experiment_rows import (
     read_trial_jobs,
     write_changes,
 )
+from everstep.coordinator.store.model_rows import read_registered_of
 from everstep.coordinator.store.store import Store
 from everstep.search.config import is_smaller_better
 from everstep.storage.base import Storage, open_storage
@@ -42,6 +43,14 @@ log = logging.getLogger(__name__)
 _NONE = wire.CheckpointsKept(experiment_best=0, trial_best=0, trial_latest=0)
 _PAUSE_S = 5.0
 _LEFT = "; checkpoints not deleted, because the coordinator cannot reach them: "
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Decided:
+    experiment: Experiment
+    found: list[CheckpointRecord]  # all of it
+    registered: frozenset[str]  # UUIDs
+    gone: frozenset[str]  # to be deleted
 
 
 class CheckpointSweeper:
@@ -71,13 +80,12 @@ class CheckpointSweeper:
         decided = await self._decide(number)
         if decided is None:
             return
-        experiment, found, gone = decided
         try:
-            if experiment.state == DELETED:
+            if decided.experiment.state == DELETED:
                 await self._remove_jobs(number)
-            await self._delete(experiment, found, gone)
+            await self._delete(decided)
         finally:
-            self.going -= gone
+            self.going -= decided.gone
 
     async def _note_absent(self, number: int) -> None:
         """What its trials have deleted while they trained: kept as the best, it would cost the best that is there."""
@@ -86,40 +94,40 @@ class CheckpointSweeper:
         if absent := await asyncio.to_thread(find_absent, there):
             await self._store.write(lambda connection: mark_deleted(connection, absent))
 
-    async def _decide(self, number: int) -> tuple[Experiment, list[CheckpointRecord], frozenset[str]] | None:
-        """The experiment, its checkpoints, and which of them to delete."""
-
-        def read(connection: Connection) -> tuple[Experiment | None, list[CheckpointRecord], set[str]]:
-            found = read_checkpoints(connection, number)
-            return read_experiment(connection, number), found, read_borrowed(connection)
+    async def _decide(self, number: int) -> _Decided | None:
+        def read(connection: Connection) -> tuple[Experiment | None, list[CheckpointRecord], set[str], frozenset[str]]:
+            found, registered = read_checkpoints(connection, number), frozenset(read_registered_of(connection, number))
+            return read_experiment(connection, number), found, read_borrowed(connection), registered
 
         self.lenders.add(number)  # before reading: another one may end meanwhile
         async with self._choosing:
-            experiment, found, used = await self._store.in_thread(lambda: self._store.read(read))
+            experiment, found, used, registered = await self._store.in_thread(lambda: self._store.read(read))
             if experiment is None or not experiment.needs_sweep:
                 self.lenders.discard(number)
                 return None
             used.update(self._begun_with())
             kept = _NONE if experiment.state == DELETED else experiment.kept
             smaller = is_smaller_better(experiment.spec.searcher)
-            unwanted = frozenset(decide_deletion(found, kept, smaller_is_better=smaller))
+            unwanted = frozenset(decide_deletion(found, kept, smaller_is_better=smaller, used=registered))
             gone = unwanted - used
             if gone == unwanted:
                 self.lenders.discard(number)
             self.going |= gone
             self.num_decisions += 1
-        return experiment, found, gone
+        return _Decided(experiment=experiment, found=found, registered=registered, gone=gone)
 
-    async def _delete(self, experiment: Experiment, found: list[CheckpointRecord], gone: Collection[str]) -> None:
-        deleted, left = await asyncio.to_thread(delete_files, [each for each in found if each.uuid in gone])
+    async def _delete(self, decided: _Decided) -> None:
+        experiment, found = decided.experiment, decided.found
+        deleted, left = await asyncio.to_thread(delete_files, [each for each in found if each.uuid in decided.gone])
         told = f"{_LEFT}{left}" if left else ""
 
         def write(connection: Connection) -> None:
             mark_deleted(connection, deleted)
             now = read_experiment(connection, experiment.number)  # people may have changed it meanwhile
             if now is not None:
+                registered = read_registered_of(connection, experiment.number).keys()
                 is_changed = (now.state, now.kept) != (experiment.state, experiment.kept)
-                needs_sweep = is_changed or now.number in self.lenders
+                needs_sweep = is_changed or registered != decided.registered or now.number in self.lenders
                 swept = replace(now, needs_sweep=needs_sweep, reason=now.reason.partition(_LEFT)[0] + told)
                 write_changes(connection, Changes(experiment=swept))
 
@@ -142,8 +150,8 @@ def delete_files(checkpoints: Sequence[CheckpointRecord]) -> tuple[list[str], in
     for each in checkpoints:
         try:
             with closing(open_storage(each.uri)) as storage:
-                if _is_reached(storage):
-                    catalog.delete(storage, _key(each))
+                if is_reached(storage):
+                    catalog.delete(storage, key_of(each))
                     gone.append(each.uuid)
         except Exception as error:  # a worker wrote the URI: no error of a driver may end the coordinator
             log.warning("checkpoint %s in %s: %s: %s", each.uuid, each.uri, type(error).__name__, error)
@@ -159,18 +167,18 @@ def find_absent(checkpoints: Sequence[CheckpointRecord]) -> list[str]:
     for uri, its in places.items():
         try:
             with closing(open_storage(uri)) as storage:
-                if _is_reached(storage):
+                if is_reached(storage):
                     there = storage.list()
-                    absent += [each.uuid for each in its if _key(each).folder not in there]
+                    absent += [each.uuid for each in its if key_of(each).folder not in there]
         except Exception as error:  # as above
             log.warning("checkpoints in %s: %s: %s", uri, type(error).__name__, error)
     return absent
 
 
-def _key(checkpoint: CheckpointRecord) -> CheckpointKey:
+def key_of(checkpoint: CheckpointRecord) -> CheckpointKey:
     return CheckpointKey(generation=checkpoint.generation, step=checkpoint.step)
 
 
-def _is_reached(storage: Storage) -> bool:
+def is_reached(storage: Storage) -> bool:
     """Whether this machine can reach the URI. A folder that is not here is on another machine."""
     return not isinstance(storage, LocalStorage) or storage.root.is_dir()

@@ -98,7 +98,8 @@ except SystemExit as ended:
 
 OF_NODES = ("jobs.run", "jobs.node", "jobs.coordinate", "pool.join", "pool.trial_node", "pool.local_service")
 THAT_LOOK = ("pool", "agent", "queue", "status", "metrics", "logs", "submitted", "checkpoint", "experiment_show",
-             "experiment_describe", "experiment_logs", "experiment_files", "experiment_verbs")  # fmt: skip
+             "experiment_describe", "experiment_logs", "experiment_files", "experiment_verbs", "verb_groups", "model",
+             "model_version", "checkpoint_record", "trial", "template")  # fmt: skip
 
 
 def test_what_runs_nodes_and_what_only_looks_import_no_reader_of_job_files() -> None:
@@ -158,3 +159,19 @@ def test_help_takes_a_fraction_of_a_second() -> None:
 
     # Of a processor, and the best of some: what is measured is the work, not who else uses the machine.
     assert min(seconds() for _ in range(3)) < 1.0
+
+
+def test_listing_experiments_makes_no_messages_that_it_does_not_send() -> None:
+    code = """
+import sys
+from everstep.cli import experiment_show
+from everstep.client.calls import Coordinator
+from everstep.wire.operations import OPERATIONS
+(listing,) = (each for each in OPERATIONS if each.name == "experiments")
+listing.reply, listing.types
+print(*(name for name in sys.modules if name.startswith(("everstep.wire.", "everstep.search"))))
+"""
+    made = {name.removeprefix("everstep.") for name in in_fresh_python(code).split()}
+    assert "wire.experiments" in made
+    assert not made & {f"wire.{each}" for each in ("membership", "agents", "shards", "page", "trials", "models")}
+    assert not [each for each in made if each.startswith("search")]

@@ -137,3 +137,12 @@ def test_steps_that_are_due() -> None:
     assert not decide_due(21, every=10, is_asked=False).is_due
     assert decide_due(21, every=10, is_asked=True).is_due
     assert decide_due(21, every=None, is_asked=False).is_due
+
+
+def test_a_marked_checkpoint_is_kept_whatever_the_policy_says() -> None:
+    found = [Found(key=CheckpointKey(generation=1, step=step)) for step in (1, 2, 3)]
+    policy = RetentionPolicy(keep_latest=1, keep_best=0)
+    marked = {found[0].key, CheckpointKey(generation=9, step=9)}
+
+    assert set(decide_retention(found, policy).delete) == {found[0].key, found[1].key}
+    assert set(decide_retention(found, policy, marked).delete) == {found[1].key}

@@ -127,3 +127,12 @@ def test_what_was_not_used_for_long_is_removed_and_code_is_fetched_again(tmp_pat
     assert (working_folder(shared, first).path / "train.py").read_text() == "print()"
     prune(tmp_path, now + TRIAL_S + 60, digests=[], trials=["e1-t2"])
     assert not first.exists() and second.is_dir()
+
+
+def test_a_folder_with_a_registered_checkpoint_is_not_removed(tmp_path: Path) -> None:
+    for name in ("e1-t1", "e1-t2"):
+        (tmp_path / TRIALS / name / "ckpt" / "000001-000000000005").mkdir(parents=True)
+    (tmp_path / TRIALS / "e1-t1" / "ckpt" / "000001-000000000005.keep").touch()
+    (tmp_path / TRIALS / "e1-t2" / "ckpt" / "other.keep").touch()
+    prune(tmp_path, time.time() + TRIAL_S + 60, digests=[], trials=[])
+    assert [each.name for each in (tmp_path / TRIALS).iterdir()] == ["e1-t1"]

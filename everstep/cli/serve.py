@@ -58,6 +58,12 @@ class ServeOptions:
     keep_days: float = setting(
         DAYS, "Remove jobs from the store this many days after they ended", metavar="DAYS", above=0
     )
+    webhook_hosts: str | None = setting(
+        None,
+        "Hosts that webhooks may call, separated by commas: HOST, *.SUFFIX, HOST:PORT, http://HOST; default: none",
+        metavar="HOSTS",
+        variables=(env.WEBHOOK_HOSTS,),
+    )
 
 
 @command(ServeOptions)
@@ -78,6 +84,7 @@ def serve(options: ServeOptions) -> None:
         keep_days=options.keep_days,
         people=people,
         on_ready=on_ready,
+        webhook_hosts=[options.webhook_hosts] if options.webhook_hosts else [],
     )
 
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from everstep.wire.page import *
     from everstep.wire.pool import *
     from everstep.wire.trials import *
+    from everstep.wire.webhooks import *
 else:
-    _LATE = ("page", "experiments", "trials", "pool")
+    _LATE = ("page", "experiments", "trials", "pool", "webhooks")
 
     def __getattr__(name: str) -> Any:
         """Messages about the page and experiments, made when one is used: workers, which use few, start sooner."""

@@ -13,7 +13,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -30,6 +30,7 @@ from everstep.coordinator.retention import DAYS
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.trial_tokens import TrialTokens
 from everstep.coordinator.turns import Turns
+from everstep.coordinator.webhooks.hosts import parse_hosts
 from everstep.errors import UsageError
 from everstep.page.address import page_address
 from everstep.page.sessions import Sessions
@@ -70,10 +71,12 @@ def serve(
     keep_days: float = DAYS,
     people: People = NOBODY,
     on_ready: Callable[[str], None] | None = None,
+    webhook_hosts: Sequence[str] = (),
 ) -> None:
     """Answer until SIGTERM or SIGINT. The URL goes to stdout, as one line to `ready_fd` or `ready_file`, and to
     `on_ready`. `show_page` gets the address that opens the page once."""
     tls = server_context(tls_cert, tls_key)
+    hosts = parse_hosts(webhook_hosts)
     tokens = parse_tokens(read_or_create_token(Path(token_file)))
     _raise_file_limit()
     _calm_garbage_collector()
@@ -95,7 +98,9 @@ def serve(
                 show_page(page_address(url, sessions.printed_code(time.time())))
 
         turns = Turns()
-        app = Dispatcher(store, sessions, code, is_ready, turns, keep_days=keep_days, people=people)
+        app = Dispatcher(
+            store, sessions, code, is_ready, turns, keep_days=keep_days, people=people, webhook_hosts=hosts
+        )
         config = uvicorn.Config(
             Guard(app, known, PageDoor(sessions, StaticFiles(), store)),
             http=functools.partial(HttpConnection, turns),  # type: ignore[arg-type]

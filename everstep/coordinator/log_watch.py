@@ -67,7 +67,10 @@ class _Watched:
     @property
     def digest(self) -> str:
         """A new pattern is also searched for in what is there already."""
-        told = [[each.pattern for each in self.policies], [[each.request, *each.log_patterns] for each in self.webhooks]]
+        told = [
+            [each.pattern for each in self.policies],
+            [[each.request, *each.log_patterns] for each in self.webhooks],
+        ]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
@@ -166,7 +169,9 @@ class LogWatch:
         trial = live.trials.get(trial_number) if live is not None else None
         if trial is None:
             trial = await self._experiments.reader.read(lambda it: read_trial(it, number, trial_number))
-        webhooks = [each for each in self._experiments.webhooks.webhooks if each.log_patterns and is_wanted(each, facts)]
+        webhooks = [
+            each for each in self._experiments.webhooks.webhooks if each.log_patterns and is_wanted(each, facts)
+        ]
         policies = policies_of(facts.spec) if live is not None else []
         if trial is None or not (webhooks or policies):
             return None
@@ -177,9 +182,7 @@ class LogWatch:
         wanted = wanted_patterns(watched.trial, watched.policies)
         for webhook in watched.webhooks:
             wanted += [
-                each
-                for each in webhook.log_patterns
-                if self._delivery(watched, webhook, each).uuid not in self._sent
+                each for each in webhook.log_patterns if self._delivery(watched, webhook, each).uuid not in self._sent
             ]
         return list(dict.fromkeys(wanted))
 

@@ -43,6 +43,7 @@ from everstep.coordinator.store.experiment_rows import (
 )
 from everstep.coordinator.store.store import Store
 from everstep.errors import CONFLICT, UNKNOWN, Refused, UsageError
+from everstep.record.log_search import compile_regex
 from everstep.search.config import MODEL_BASED, is_smaller_better
 from everstep.search.events import USER_CANCELED
 from everstep.wire.tokens import Token
@@ -72,6 +73,7 @@ class ExperimentCalls:
                 return await self._known_to(known, caller)
             await asyncio.to_thread(check_search, spec)
             check_reuse(spec)
+            self._check_hooks(spec, await self._owner(caller))
             await self._check_source(spec, caller)
             self._check_image(spec, spec.scheduling.pool)
             warm_start = await self._checkpoints.warm_start(spec)
@@ -79,6 +81,24 @@ class ExperimentCalls:
             held = {**await self._inherited(spec, caller), **secrets}
             live = await self._experiments.begin(facts, held)
         return await self.view(live.number)
+
+    def _check_hooks(self, spec: wire.ExperimentSpec, owner: str) -> None:
+        """Patterns that cannot be searched for, and names of webhooks that are not there, would never do anything."""
+        for policy in spec.log_policies:
+            try:
+                compile_regex(policy.pattern)
+            except UsageError as error:
+                text = f"log policy {policy.title}: {error.message}"
+                raise Refused(text, status=422, hint=error.hint, code=error.code) from None
+        theirs = {
+            each.name
+            for each in self._experiments.webhooks.webhooks
+            if not each.experiment and (each.is_for_everyone or each.owner == owner)
+        }
+        for name in () if spec.verifies else spec.webhooks.names:
+            if name not in theirs:
+                text = f"there is no webhook {name} for this experiment; create it first: everstep webhook create"
+                raise Refused(text, status=422, code="webhook-unknown")
 
     async def _known_to(self, number: int, caller: Token) -> wire.ExperimentView:
         """The view of a repeated request's experiment. A trial only sees those that it created."""

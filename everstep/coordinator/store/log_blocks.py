@@ -49,7 +49,9 @@ def _search(
     found = Searched(number, is_end=len(rows) < _BLOCKS_AT_ONCE)
     known: set[tuple[str, str]] = set()
     for row in rows:
-        parts = [LogPart(number=n, worker=w, rank=r, first_line=f, num_lines=k) for n, w, r, f, k in json.loads(row.parts)]
+        parts = [
+            LogPart(number=n, worker=w, rank=r, first_line=f, num_lines=k) for n, w, r, f, k in json.loads(row.parts)
+        ]
         first, chunk = sum(each.num_lines for each in parts if each.number <= number), None
         for pattern in patterns:
             wanted = LogQuery(regex=pattern)

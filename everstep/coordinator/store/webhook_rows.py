@@ -72,7 +72,8 @@ def save_attempt(connection: Connection, tried: Delivery) -> None:
 def read_waiting(connection: Connection, busy: Collection[str]) -> dict[int, float]:
     """When the next delivery of each webhook is due, without those that are under way."""
     query = select(_D.webhook, func.min(_D.next_at)).where(_D.state == WAITING_TO_BE_SENT, _D.uuid.not_in(busy))
-    return {webhook: next_at for webhook, next_at in connection.execute(query.group_by(_D.webhook))}
+    rows = connection.execute(query.group_by(_D.webhook)).all()
+    return {row[0]: row[1] for row in rows}
 
 
 def read_due(connection: Connection, webhook: int, now: float, busy: Collection[str], limit: int) -> list[Delivery]:
@@ -132,5 +133,3 @@ def _row(delivery: Delivery) -> dict[str, Any]:
 
 def _delivery(row: Mapping[str, Any]) -> Delivery:
     return Delivery(**{**row, "event": json.loads(row["event"])})
-
-

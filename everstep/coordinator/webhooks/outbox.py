@@ -40,7 +40,7 @@ class Outbox:
         self._busy: dict[str, int] = {}  # deliveries under way, and their webhooks
         self._sending: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._swept_at = 0.0
+        self._swept_at = time.time() - SWEEP_S + LONGEST_LOOK_S  # soon, but not at each start
 
     def open(self) -> None:
         self._task = asyncio.create_task(self._run())

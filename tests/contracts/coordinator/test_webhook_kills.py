@@ -81,15 +81,13 @@ class Mortal:
             bufsize=0,  # what has been read ahead, select would not see
         )
         self._lives = itertools.chain(LIVES, itertools.repeat((MANY, "before")))
-        self.num_deaths = 0
+        self.url, self.num_deaths = f"http://127.0.0.1:{port}", 0
         self._start()
 
     def _start(self):
         number, how = next(self._lives)
         self._process.stdin.write(f"{number} {how}\n".encode())
-        self.url = self._process.stdout.readline().decode().strip() or self.url  # empty: it died at its start
-
-    url = ""
+        self._process.stdout.readline()  # its URL; nothing: it died at its start
 
     @property
     def token(self):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
 
 from everstep import wire
 from everstep.errors import Refused
-from lab.command import EVERSTEP, run, until
+from lab import guide
+from lab.command import EVERSTEP, ROOT, run, until
 from lab.experiments import spec
 from lab.log_writer import Writer
 from lab.people import ALICE, ANYONE, BOB, READER, ROOT, TakingAgent, as_, write_tokens
 from lab.webhook_receiver import WebhookReceiver, allowing, status
+
+GUIDE = ROOT / "docs/webhooks.md"
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +268,37 @@ def test_what_waits_for_a_deleted_webhook_is_not_sent(server, alice, receiver):
     with pytest.raises(Refused) as refused:
         alice.deliveries(hook.webhook)
     assert refused.value.code == "webhook-unknown"
+
+
+def test_the_commands_of_the_guide(server, alice, receiver, tmp_path):
+    """webhooks.md"""
+    (commands,) = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    (tmp_path / "slack-url.txt").write_text(receiver.url("/slack"))
+    typed = commands.replace("https://hooks.example.com/everstep", receiver.url("/team"))
+    said = guide.type_in(typed, tmp_path, {"EVERSTEP_COORDINATOR": server.url, "EVERSTEP_TOKEN": ALICE})
+    assert (
+        said.count("secret: ") == 2 and "delivered" in said and "no deliveries" in said and "Deleted webhook 1" in said
+    )
+    (got,) = receiver.received
+    assert (got.path, got.event["event_type"]) == ("/team", "TEST")
+
+
+def test_the_code_of_the_guide_accepts_what_is_sent_once_and_nothing_else(alice, receiver):
+    """webhooks.md"""
+    (code,) = [each for each in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "def " in each]
+    names = {}
+    exec(code, names)
+    is_genuine = names["is_genuine"]
+    made = alice.create_webhook(receiver.new("checked", "alert"))
+    alice.test_webhook(made.webhook.webhook)
+    (got,) = receiver.received
+    old = {**got.headers, "X-Everstep-Timestamp": str(int(got.headers["X-Everstep-Timestamp"]) - 1)}
+    assert not is_genuine("another", got.headers, got.body, set())
+    assert not is_genuine(made.secret, got.headers, got.body + b" ", set())
+    assert not is_genuine(made.secret, old, got.body, set())
+    seen = set()
+    assert is_genuine(made.secret, got.headers, got.body, seen)
+    assert not is_genuine(made.secret, got.headers, got.body, seen)
 
 
 def test_the_commands(server, alice, receiver, tmp_path):

@@ -77,8 +77,6 @@ class WebhookReceiver:
                 with contextlib.suppress(ConnectionError):
                     receiver.reply(self, len(receiver.received))
 
-            do_GET = do_POST
-
             def log_message(self, format: str, *args: Any) -> None: ...
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

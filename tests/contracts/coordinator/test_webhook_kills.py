@@ -147,7 +147,8 @@ def test_each_event_is_received_under_one_id_though_the_coordinator_dies_at_its_
                 )
 
             def story():
-                return f"{mortal.call(lambda: people.deliveries(hook.webhook.webhook, limit=1000))}\n{mortal.log_file.read_text()[-3000:]}"
+                listed = mortal.call(lambda: people.deliveries(hook.webhook.webhook, limit=1000))
+                return f"{listed}\n{mortal.log_file.read_text()[-3000:]}"
 
             def is_done():
                 mortal.revive()

@@ -11,13 +11,13 @@ import pytest
 from everstep import wire
 from everstep.errors import Refused
 from lab import guide
-from lab.command import EVERSTEP, ROOT, run, until
+from lab.command import EVERSTEP, run, until
 from lab.experiments import spec
 from lab.log_writer import Writer
 from lab.people import ALICE, ANYONE, BOB, READER, ROOT, TakingAgent, as_, write_tokens
 from lab.webhook_receiver import WebhookReceiver, allowing, status
 
-GUIDE = ROOT / "docs/webhooks.md"
+GUIDE = guide.GUIDES.parent / "webhooks.md"
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ class Searcher(Section):
     source_checkpoint_uuid: Text | None = key(None, "Every trial starts from this checkpoint.")
 
 
-class LogPolicy(Section):
+class LogPolicySection(Section):
     """What follows if a line of a trial's log matches."""
 
     name: Annotated[str, Field(max_length=256)] | None = key(
@@ -84,7 +84,7 @@ class LogPolicy(Section):
     )
 
 
-class Webhooks(Section):
+class WebhooksSection(Section):
     """Which webhooks hear of an experiment."""
 
     names: tuple[Annotated[str, Field(max_length=256)], ...] = key(

@@ -16,7 +16,15 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, cr
 from everstep.env import BACKEND
 from everstep.errors import UsageError
 from everstep.job_file.entrypoint import HARNESS, Entrypoint, class_words, entry_of, is_class, split, without_launcher
-from everstep.job_file.experiment_keys import Count, Labels, Length, LogPolicy, MetricLine, Searcher, Webhooks
+from everstep.job_file.experiment_keys import (
+    Count,
+    Labels,
+    Length,
+    LogPolicySection,
+    MetricLine,
+    Searcher,
+    WebhooksSection,
+)
 from everstep.job_file.fields import (
     AS_WRITTEN,
     Cpus,
@@ -369,9 +377,9 @@ class Job(Section):
     searcher: Annotated[Searcher | None, shorthand(lambda name: {"name": name}, str | Searcher)] = key(
         None, "Hyperparameter search: a method's name, or a block."
     )
-    log_policies: tuple[LogPolicy, ...] = key((), "What follows if a line of a trial's log matches a pattern.")
-    webhooks: Annotated[Webhooks, shorthand(_named_webhooks, list[str] | Webhooks)] = key(
-        Webhooks(), "Webhooks that hear of the experiment: a list of names, or a block."
+    log_policies: tuple[LogPolicySection, ...] = key((), "What follows if a line of a trial's log matches a pattern.")
+    webhooks: Annotated[WebhooksSection, shorthand(_named_webhooks, list[str] | WebhooksSection)] = key(
+        WebhooksSection(), "Webhooks that hear of the experiment: a list of names, or a block."
     )
     labels: Labels = key({}, "Labels, of the experiment, or on the submitted objects: a mapping, or a list of names.")
     platform: Annotated[Platforms, shorthand(lambda name: {"name": name}, str | Platforms)] = key(

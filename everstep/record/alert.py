@@ -35,7 +35,7 @@ CLOSE_S = 5.0  # for all that wait, at the end of the script
 _LEVELS = {name: getattr(logging, name.upper()) for name in ALERT_LEVELS}
 _HINT = 'everstep.alert("the loss is not finite", f"step {step}", level="error")'
 
-_sender: _Sender | None = None
+_sender: _AlertSender | None = None
 _said: Counter[str] = Counter()
 
 
@@ -47,7 +47,7 @@ def alert(title: str, description: str = "", level: str = "info") -> None:
     if current_trial() is None:
         return
     if _sender is None:
-        _sender = _Sender()
+        _sender = _AlertSender()
         atexit.register(_sender.close)
     _sender.send(message)
 
@@ -73,12 +73,12 @@ def _name_of(title: str, description: str, level: str) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _WaitingAlert:
     alert: Alert
     is_done: threading.Event = field(default_factory=threading.Event)
 
 
-class _Sender:
+class _AlertSender:
     """Owns its connection, and a thread that sends one alert after the other."""
 
     def __init__(self) -> None:
@@ -90,13 +90,13 @@ class _Sender:
                 code="token-missing",
             )
         self._coordinator = Coordinator(env.coordinator_url() or "", token, env.job())
-        self._waiting: queue.Queue[_Waiting | None] = queue.Queue()
+        self._waiting: queue.Queue[_WaitingAlert | None] = queue.Queue()
         self._has_given_up = threading.Event()
         self._thread = threading.Thread(target=self._send_all, name="everstep-alerts", daemon=True)
         self._thread.start()
 
     def send(self, message: Alert) -> None:
-        waiting = _Waiting(message)
+        waiting = _WaitingAlert(message)
         self._waiting.put(waiting)
         if not waiting.is_done.wait(WAIT_S):
             log.warning("alerts wait for the coordinator")
@@ -128,7 +128,7 @@ class _Sender:
             log.info("no webhook gets the alert: none of this experiment has the trigger `alert`")
 
 
-def _emptied(waiting: queue.Queue[_Waiting | None]) -> list[_Waiting | None]:
+def _emptied(waiting: queue.Queue[_WaitingAlert | None]) -> list[_WaitingAlert | None]:
     found = []
     with contextlib.suppress(queue.Empty):
         while True:

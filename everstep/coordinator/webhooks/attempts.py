@@ -16,7 +16,7 @@ GIVE_UP_S = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class PostAnswer:
     """What a receiver answered. `status` 0: nothing, for this reason. `is_final`: another attempt cannot succeed."""
 
     status: int = 0
@@ -28,7 +28,7 @@ class Answer:
         return 200 <= self.status < 300
 
 
-def decide_attempt(delivery: Delivery, answer: Answer, now: float, chance: float) -> Delivery:
+def decide_attempt(delivery: Delivery, answer: PostAnswer, now: float, chance: float) -> Delivery:
     """The delivery after an attempt. `chance`: from 0 to 1."""
     tried = replace(delivery, num_attempts=delivery.num_attempts + 1, status=answer.status)
     if answer.is_good:

@@ -25,7 +25,7 @@ _TUNNELS = tuple(ipaddress.ip_network(each) for each in ("64:ff9b::/96", "64:ff9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class PostTarget:
     """Where a URL leads."""
 
     scheme: str
@@ -52,7 +52,7 @@ class AllowedHost:
     is_suffix: bool
     written: str
 
-    def matches(self, target: Target) -> bool:
+    def matches(self, target: PostTarget) -> bool:
         is_same = target.host.endswith(f".{self.host}") if self.is_suffix else target.host == self.host
         return is_same and (self.scheme, self.port) == (target.scheme, target.port)
 
@@ -65,14 +65,14 @@ class AllowedHosts:
     def written(self) -> list[str]:
         return [each.written for each in self.hosts]
 
-    def why_not(self, target: Target) -> str | None:
+    def why_not(self, target: PostTarget) -> str | None:
         """Why this target must not be called; None: it may, if its addresses may."""
         if any(each.matches(target) for each in self.hosts):
             return None
         allowed = ", ".join(self.written) or "none"
         return f"webhooks must not call {target.origin}; allowed hosts: {allowed} (everstep serve --webhook-hosts)"
 
-    def why_not_address(self, target: Target, address: str) -> str | None:
+    def why_not_address(self, target: PostTarget, address: str) -> str | None:
         """Why this address of the target's host must not be called."""
         if any(each.matches(target) and not each.is_suffix for each in self.hosts) or is_public(address):
             return None
@@ -115,7 +115,7 @@ def _parse(written: str) -> AllowedHost:
     )  # fmt: skip
 
 
-def parse_url(url: str) -> Target:
+def parse_url(url: str) -> PostTarget:
     """UsageError without the URL, which may hold a token."""
     if (target := _target(url)) is None:
         raise UsageError(
@@ -126,7 +126,7 @@ def parse_url(url: str) -> Target:
     return target
 
 
-def _target(url: str) -> Target | None:
+def _target(url: str) -> PostTarget | None:
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -139,7 +139,7 @@ def _target(url: str) -> Target | None:
     if not (_is_ip(host) or _NAME.fullmatch(host)) or len(host) > 253:
         return None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(scheme=parts.scheme, host=host, port=port or _PORTS[parts.scheme], path=path)
+    return PostTarget(scheme=parts.scheme, host=host, port=port or _PORTS[parts.scheme], path=path)
 
 
 def _is_ip(host: str) -> bool:

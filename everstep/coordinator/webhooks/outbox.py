@@ -15,7 +15,7 @@ from everstep.coordinator.store.store import Store
 from everstep.coordinator.store.store_reader import StoreReader
 from everstep.coordinator.store.webhook_rows import drop_ended, read_due, read_waiting, save_attempt
 from everstep.coordinator.vital_tasks import die_if_failed
-from everstep.coordinator.webhooks.attempts import Answer, decide_attempt
+from everstep.coordinator.webhooks.attempts import PostAnswer, decide_attempt
 from everstep.coordinator.webhooks.bodies import body_of, headers_of
 from everstep.coordinator.webhooks.book import WebhookBook
 from everstep.coordinator.webhooks.facts import Delivery, Webhook
@@ -57,7 +57,7 @@ class Outbox:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._poster.close()
 
-    async def send(self, webhook: Webhook, delivery: Delivery) -> Answer:
+    async def send(self, webhook: Webhook, delivery: Delivery) -> PostAnswer:
         """One attempt."""
         held = self._book.secret(webhook)
         body = body_of(webhook.kind, delivery.event)

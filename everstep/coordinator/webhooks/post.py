@@ -16,8 +16,8 @@ from functools import cache
 import h11
 
 from everstep import env
-from everstep.coordinator.webhooks.attempts import Answer
-from everstep.coordinator.webhooks.hosts import AllowedHosts, Target
+from everstep.coordinator.webhooks.attempts import PostAnswer
+from everstep.coordinator.webhooks.hosts import AllowedHosts, PostTarget
 
 TIMEOUT_S = 8.0  # for all of it; shorter than a client waits for the answer to a test
 CONNECT_S = 4.0  # to one address
@@ -36,25 +36,25 @@ class Poster:
     def close(self) -> None:
         self._names.shutdown(wait=False, cancel_futures=True)
 
-    async def post(self, target: Target, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def post(self, target: PostTarget, body: bytes, headers: Mapping[str, str]) -> PostAnswer:
         if reason := self.hosts.why_not(target):
-            return Answer(reason=reason, is_final=True)
+            return PostAnswer(reason=reason, is_final=True)
         try:
             return await asyncio.wait_for(self._post(target, body, headers), TIMEOUT_S)
         except asyncio.TimeoutError:
-            return Answer(reason=f"{target.origin} did not answer within {TIMEOUT_S:g} s")
+            return PostAnswer(reason=f"{target.origin} did not answer within {TIMEOUT_S:g} s")
         except ssl.SSLCertVerificationError as error:
-            return Answer(reason=f"{target.origin}: its certificate is not valid: {error.verify_message}")
+            return PostAnswer(reason=f"{target.origin}: its certificate is not valid: {error.verify_message}")
         except h11.RemoteProtocolError as error:
-            return Answer(reason=f"{target.origin}: the answer is not HTTP: {error}")
+            return PostAnswer(reason=f"{target.origin}: the answer is not HTTP: {error}")
         except OSError as error:
-            return Answer(reason=f"{target.origin}: {error.strerror or error}")
+            return PostAnswer(reason=f"{target.origin}: {error.strerror or error}")
 
-    async def _post(self, target: Target, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def _post(self, target: PostTarget, body: bytes, headers: Mapping[str, str]) -> PostAnswer:
         addresses = await self._addresses(target)
         for address in addresses:
             if reason := self.hosts.why_not_address(target, address):
-                return Answer(reason=reason, is_final=True)
+                return PostAnswer(reason=reason, is_final=True)
         reader, writer = await _connect(target, addresses)
         try:
             connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_PIECE)
@@ -68,7 +68,7 @@ class Poster:
         finally:
             writer.transport.abort()
 
-    async def _addresses(self, target: Target) -> Sequence[str]:
+    async def _addresses(self, target: PostTarget) -> Sequence[str]:
         def look_up() -> list[str]:
             found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
             return list(dict.fromkeys(str(each[4][0]) for each in found))
@@ -85,7 +85,7 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-async def _connect(target: Target, addresses: Sequence[str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(target: PostTarget, addresses: Sequence[str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     failure: OSError = OSError("it has no address")
     tls = {"ssl": _tls(), "server_hostname": target.host} if target.scheme == "https" else {}
     for address in addresses:
@@ -103,9 +103,9 @@ async def _connect(target: Target, addresses: Sequence[str]) -> tuple[asyncio.St
     raise failure
 
 
-async def _read(connection: h11.Connection, reader: asyncio.StreamReader) -> Answer:
+async def _read(connection: h11.Connection, reader: asyncio.StreamReader) -> PostAnswer:
     """Status and the beginning of the body."""
-    answer, shown, num_read = Answer(reason="it closed the connection without an answer"), b"", 0
+    answer, shown, num_read = PostAnswer(reason="it closed the connection without an answer"), b"", 0
     try:
         while num_read <= MOST_READ and len(shown) < MOST_SHOWN:
             event = connection.next_event()
@@ -114,7 +114,9 @@ async def _read(connection: h11.Connection, reader: asyncio.StreamReader) -> Ans
                 num_read += len(piece)
                 connection.receive_data(piece)
             elif isinstance(event, h11.Response):
-                answer = Answer(status=event.status_code, reason=f"{event.status_code}{_redirect(event.status_code)}")
+                answer = PostAnswer(
+                    status=event.status_code, reason=f"{event.status_code}{_redirect(event.status_code)}"
+                )
             elif isinstance(event, h11.Data):
                 shown += bytes(event.data)
             elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):

@@ -25,7 +25,6 @@ from everstep.coordinator.experiments.experiments import Experiments
 from everstep.coordinator.experiments.facts import Experiment, Trial
 from everstep.coordinator.experiments.live import LiveExperiment
 from everstep.coordinator.experiments.log_policies import (
-    MOST_LINE,
     MatchedLine,
     given_up,
     noted,
@@ -233,7 +232,7 @@ class LogWatch:
     def _delivery(self, watched: _Watched, webhook: Webhook, pattern: str, line: MatchedLine | None = None) -> Delivery:
         told = {"node": "", "worker": "", "line": ""}
         if line is not None:
-            told = {"node": agent_of(line.node), "worker": line.worker, "line": line.line[:MOST_LINE]}
+            told = {"node": agent_of(line.node), "worker": line.worker, "line": line.line}
         return log_delivery(webhook, watched.facts, watched.trial, pattern, told, time.time())
 
 

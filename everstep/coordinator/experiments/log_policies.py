@@ -45,9 +45,7 @@ def noted(trial: Trial, policies: Iterable[wire.LogPolicy], lines: Sequence[Matc
         for each in lines:
             if each.pattern == policy.pattern and _is_new(policy, each.node, matches):
                 line = each.line[:MOST_LINE]
-                matches.append(
-                    wire.LogMatch(policy=policy.title, action=policy.action, node=each.node, line=line)
-                )  # fmt: skip
+                matches.append(wire.LogMatch(policy=policy.title, action=policy.action, node=each.node, line=line))
     return trial if len(matches) == len(trial.log_matches) else _with(trial, matches)
 
 

@@ -39,6 +39,8 @@ def read_webhook_secrets(connection: Connection) -> dict[int, WebhookSecret]:
 
 
 def write_webhook(connection: Connection, webhook: Webhook, secret: WebhookSecret) -> None:
+    """Nothing that was meant for a deleted webhook of the same number must go to this one."""
+    connection.execute(delete(DELIVERIES).where(_D.webhook == webhook.number))
     upsert(connection, WEBHOOKS, [{name: getattr(webhook, name) for name in webhook.__dataclass_fields__}])
     upsert(
         connection, WEBHOOK_SECRETS, [{"webhook": webhook.number, "url": secret.url, "secret": secret.secret}]
@@ -100,7 +102,9 @@ def count_deliveries(connection: Connection) -> dict[tuple[int, str], int]:
 def count_waiting(connection: Connection, webhooks: Collection[int]) -> int:
     """The most that wait for one of these webhooks."""
     where = (_D.webhook.in_(webhooks), _D.state == WAITING_TO_BE_SENT)
-    counts = connection.execute(select(func.count()).where(*where).group_by(_D.webhook)).scalars()
+    counts = connection.execute(
+        select(func.count()).select_from(DELIVERIES).where(*where).group_by(_D.webhook)
+    ).scalars()
     return max(counts, default=0)
 
 

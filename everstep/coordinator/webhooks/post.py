@@ -132,5 +132,6 @@ def _redirect(status: int) -> str:
 
 
 def _text(body: bytes) -> str:
-    text = " ".join(body[:MOST_SHOWN].decode(errors="replace").split())
+    told = body[:MOST_SHOWN].decode(errors="replace")
+    text = " ".join("".join(each if each.isprintable() else " " for each in told).split())
     return f": {text}" if text else ""

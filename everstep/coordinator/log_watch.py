@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,7 @@ from everstep.coordinator.experiments.log_policies import (
 )
 from everstep.coordinator.experiments.trial_calls import trial_key
 from everstep.coordinator.regex_process import RegexProcess
-from everstep.coordinator.store.experiment_rows import read_trial
+from everstep.coordinator.store.experiment_rows import read_ended_jobs, read_trial
 from everstep.coordinator.store.log_blocks import Searched, search_after
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.store.webhook_rows import LogScan, add_deliveries, read_log_scan, write_log_scan
@@ -51,6 +52,7 @@ SAVE_S = 10.0  # at least this long between two writes that only say how far a l
 AGAIN_S = 0.5  # after a failure
 TRIES = 3  # of an expression that takes too long
 LONGEST_CATCH_UP_S = 15.0
+ENDED_S = 86_400.0  # at the start, logs of trials that ended in this time are searched, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,13 @@ class LogWatch:
             for trial in live.trials.values():
                 if trial.started_at is not None and not trial.is_over:
                     self.note_lines(trial.job)
+
+    async def look_at_ended(self) -> None:
+        """At the start: a coordinator that was killed may not have searched the last lines of trials that are over."""
+        if any(each.log_patterns for each in self._experiments.webhooks.webhooks):
+            since = time.time() - ENDED_S
+            for job in await self._experiments.reader.read(lambda connection: read_ended_jobs(connection, since)):
+                self.note_lines(job)
 
     def note_lines(self, job: str) -> None:
         """The job has printed something, which is stored now."""
@@ -168,11 +177,16 @@ class LogWatch:
         trial = live.trials.get(trial_number) if live is not None else None
         if trial is None:
             trial = await self._experiments.reader.read(lambda it: read_trial(it, number, trial_number))
+        if trial is None:
+            return None
+        ended_at = math.inf if trial.ended_at is None else trial.ended_at
         webhooks = [
-            each for each in self._experiments.webhooks.webhooks if each.log_patterns and is_wanted(each, facts)
+            each
+            for each in self._experiments.webhooks.webhooks
+            if each.log_patterns and each.created_at < ended_at and is_wanted(each, facts)
         ]
         policies = policies_of(facts.spec) if live is not None else []
-        if trial is None or not (webhooks or policies):
+        if not (webhooks or policies):
             return None
         return _Watched(live, facts, trial, policies, webhooks)
 

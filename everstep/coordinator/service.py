@@ -110,6 +110,7 @@ class Service:
         await self.pool.load()
         await self.experiments.start(self.pool)
         self.log_watch.look_at_all()
+        await self.log_watch.look_at_ended()
         self.pool.open(self.experiments)
         self.outbox.open()
 

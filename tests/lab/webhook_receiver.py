@@ -64,6 +64,13 @@ def status(code: int, body: bytes = b"", **headers: str) -> Reply:
     return reply
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False  # its end waits for them
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A coordinator that has read enough hangs up."""
+
+
 class WebhookReceiver:
     def __init__(self, reply: Reply | None = None, *, tls: tuple[Path, Path] | None = None) -> None:
         self.received: list[Received] = []
@@ -79,8 +86,7 @@ class WebhookReceiver:
 
             def log_message(self, format: str, *args: Any) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         if tls is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*tls)

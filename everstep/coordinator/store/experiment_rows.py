@@ -179,6 +179,13 @@ def read_trial_key(connection: Connection, trial_id: int) -> tuple[int, int] | N
     return None if row is None else (row[0], row[1])
 
 
+def read_ended_jobs(connection: Connection, since: float) -> list[str]:
+    """The jobs of trials that ended after this time."""
+    columns = TRIALS.c
+    rows = connection.execute(select(columns.experiment, columns.number).where(columns.ended_at > since))
+    return [wire.trial_job(row[0], row[1]) for row in rows]
+
+
 def read_reusable(connection: Connection, keys: Sequence[str]) -> list[Trial]:
     """The trials with one of these keys, of experiments that were not deleted."""
     found: list[Trial] = []

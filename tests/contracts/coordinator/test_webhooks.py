@@ -237,7 +237,7 @@ def test_a_line_of_a_trials_log_that_matches_calls_once_per_trial_also_if_it_was
 ):
     number = created(server, max_trials=2)
     jobs = [wire.trial_job(number, trial) for trial in (1, 2)]
-    agent = TakingAgent(server, 2)
+    agent = TakingAgent(server, 100)
     orders = agent.take(*jobs)
     writers = [Writer(as_(server, ROOT, each.job), wire.trial_node("taking", each.number)) for each in orders]
     for each in writers:

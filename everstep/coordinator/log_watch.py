@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 
 SAVE_S = 10.0  # at least this long between two writes that only say how far a log was searched
 AGAIN_S = 0.5  # after a failure
-TRIES = 3  # of an expression that takes too long
-LONGEST_CATCH_UP_S = 15.0
+TRIES = 2  # of an expression that takes too long
+LONGEST_CATCH_UP_S = 5.0
 ENDED_S = 86_400.0  # at the start, logs of trials that ended in this time are searched, too
 
 
@@ -85,6 +85,7 @@ class LogWatch:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._scans: dict[str, tuple[LogScan, float]] = {}  # by job, and when it was written
         self._sent: set[str] = set()  # deliveries of this process, so that a pattern is not searched for again
+        self._opening: asyncio.Task[None] | None = None
         self._problems: dict[str, str] = {}  # of patterns that take too long
 
     def look_at_all(self) -> None:
@@ -94,12 +95,17 @@ class LogWatch:
                 if trial.started_at is not None and not trial.is_over:
                     self.note_lines(trial.job)
 
-    async def look_at_ended(self) -> None:
-        """At the start: a coordinator that was killed may not have searched the last lines of trials that are over."""
+    def open(self) -> None:
+        self.look_at_all()
+        self._opening = asyncio.create_task(self._look_at_ended())
+        self._opening.add_done_callback(die_if_failed)
+
+    async def _look_at_ended(self) -> None:
+        """A coordinator that was killed may not have searched the last lines of trials that are over."""
         if any(each.log_patterns for each in self._experiments.webhooks.webhooks):
             since = time.time() - ENDED_S
             for job in await self._experiments.reader.read(lambda connection: read_ended_jobs(connection, since)):
-                self.note_lines(job)
+                await self.catch_up(job)  # one after the other: there may be thousands
 
     def note_lines(self, job: str) -> None:
         """The job has printed something, which is stored now."""
@@ -119,7 +125,7 @@ class LogWatch:
             log.warning("%s: searching its log takes more than %.0f s", job, LONGEST_CATCH_UP_S)
 
     async def close(self) -> None:
-        tasks = list(self._running.values())
+        tasks = [*self._running.values(), *([self._opening] if self._opening is not None else [])]
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -93,7 +93,7 @@ class Service:
             store, self._reader, trial_jobs, self._turns, self._clock.now, webhooks=book, ring_outbox=self.outbox.ring
         )
         self.log_watch = LogWatch(store, self.logs.engine, self.experiments)
-        self.experiments.log_reader = self.log_watch.catch_up
+        self.experiments.search_log = self.log_watch.catch_up
         self.webhooks = WebhookCalls(
             book, self.outbox, self.experiments, self._reader, webhook_hosts, self.log_watch.look_at_all
         )
@@ -109,8 +109,7 @@ class Service:
         await self.experiments.webhooks.load()
         await self.pool.load()
         await self.experiments.start(self.pool)
-        self.log_watch.look_at_all()
-        await self.log_watch.look_at_ended()
+        self.log_watch.open()
         self.pool.open(self.experiments)
         self.outbox.open()
 
@@ -150,8 +149,8 @@ class Service:
         self._ticking.cancel()
         self.feed.close()
         await self.pool.close()
-        await self.experiments.close()
         await self.log_watch.close()
+        await self.experiments.close()
         await self.outbox.close()
         await self.retention.close()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))

@@ -79,7 +79,7 @@ class Experiments:
     ) -> None:
         """`ring_outbox`: called when there is something to tell webhooks."""
         self.webhooks, self.ring_outbox = webhooks, ring_outbox
-        self.log_reader: Callable[[str], Awaitable[None]] | None = None  # waits until a job's log has been searched
+        self.search_log: Callable[[str], Awaitable[None]] | None = None  # waits until a job's log has been searched
         self.reader, self.jobs, self.now = reader, jobs, now
         self.holder: SlotHolder = NoSlots()
         self.bell = Bell(turns)  # a group per trial's job, and `events-NUMBER` per experiment
@@ -500,8 +500,8 @@ class Experiments:
         live = await self.find(experiment)
         if live is None:
             return
-        if self.log_reader is not None and not live.trials[trial].is_over:
-            await self.log_reader(live.trials[trial].job)  # its last lines may decide what follows
+        if self.search_log is not None and not live.trials[trial].is_over:
+            await self.search_log(live.trials[trial].job)  # its last lines may decide what follows
         async with live.lock:
             known = live.trials[trial]
             if not known.is_over:

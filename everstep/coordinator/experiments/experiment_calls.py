@@ -72,8 +72,9 @@ class ExperimentCalls:
             if known is not None:
                 return await self._known_to(known, caller)
             await asyncio.to_thread(check_search, spec)
+            await asyncio.to_thread(check_policies, spec)
             check_reuse(spec)
-            self._check_hooks(spec, await self._owner(caller))
+            self._check_webhooks(spec, await self._owner(caller))
             await self._check_source(spec, caller)
             self._check_image(spec, spec.scheduling.pool)
             warm_start = await self._checkpoints.warm_start(spec)
@@ -82,14 +83,8 @@ class ExperimentCalls:
             live = await self._experiments.begin(facts, held)
         return await self.view(live.number)
 
-    def _check_hooks(self, spec: wire.ExperimentSpec, owner: str) -> None:
-        """Patterns that cannot be searched for, and names of webhooks that are not there, would never do anything."""
-        for policy in spec.log_policies:
-            try:
-                compile_regex(policy.pattern)
-            except UsageError as error:
-                text = f"log policy {policy.title}: {error.message}"
-                raise Refused(text, status=422, hint=error.hint, code=error.code) from None
+    def _check_webhooks(self, spec: wire.ExperimentSpec, owner: str) -> None:
+        """A name without a webhook is a mistake."""
         theirs = {
             each.name
             for each in self._experiments.webhooks.webhooks
@@ -370,6 +365,15 @@ class ExperimentCalls:
             text = f"experiment {number} has no trial {trial}; its trials so far: {len(trials)}"
             raise Refused(text, status=UNKNOWN, code="trial-unknown")
         return trials[trial]
+
+
+def check_policies(spec: wire.ExperimentSpec) -> None:
+    for policy in spec.log_policies:
+        try:
+            compile_regex(policy.pattern)
+        except UsageError as error:
+            text = f"log policy {policy.title}: {error.message}"
+            raise Refused(text, status=422, hint=error.hint, code=error.code) from None
 
 
 def check_search(spec: wire.ExperimentSpec) -> None:

@@ -162,10 +162,11 @@ def test_tokens_are_not_shown_by_accident():
 def test_users_create_and_stop_both_search_readers_look_and_workers_do_the_rest():
     by_role = {role: {each.name for each in OPERATIONS if each.role == role} for role in NEEDED}
     of_pools = {"change_agents", "report_nodes"}
-    assert by_role[USER] == {"create_job", "stop", "act", "change", "kill_trial", "verify_trial", *of_pools}
+    of_hooks = {"create_webhook", "webhooks", "test_webhook", "delete_webhook", "deliveries"}
+    assert by_role[USER] == {"create_job", "stop", "act", "change", "kill_trial", "verify_trial", *of_pools, *of_hooks}
     assert by_role[WORKER_OR_USER] == {"upload_code", "create_experiment", "search_state", "search_operations"}
     looks = {each.name for each in OPERATIONS if each.method == "GET"}
-    assert by_role[READ_ONLY] == looks - {"code", "search_state"} | {"page_code"}
+    assert by_role[READ_ONLY] == looks - {"code", "search_state", *of_hooks} | {"page_code"}
 
 
 def test_serve_makes_one_of_each_role_for_its_owner_alone(tmp_path):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, Table, delete, func, select, update
 
 from everstep.coordinator.store.tables import DELIVERIES, LOG_SCANS, WEBHOOK_SECRETS, WEBHOOKS
 from everstep.coordinator.webhooks.facts import Delivery, Webhook, WebhookSecret
@@ -28,9 +28,9 @@ class LogScan:
 
 
 def read_webhooks(connection: Connection) -> list[Webhook]:
-    rows = connection.execute(select(WEBHOOKS).order_by(WEBHOOKS.c.number)).mappings()
+    rows = [_values(WEBHOOKS, row) for row in connection.execute(select(WEBHOOKS).order_by(WEBHOOKS.c.number))]
     lists = ("triggers", "log_patterns")
-    return [Webhook(**{**row, **{name: tuple(json.loads(row[name])) for name in lists}}) for row in rows]
+    return [Webhook(**{**row, **{name: tuple(row[name]) for name in lists}}) for row in rows]
 
 
 def read_webhook_secrets(connection: Connection) -> dict[int, WebhookSecret]:
@@ -81,14 +81,14 @@ def read_waiting(connection: Connection, busy: Collection[str]) -> dict[int, flo
 def read_due(connection: Connection, webhook: int, now: float, busy: Collection[str], limit: int) -> list[Delivery]:
     where = (_D.webhook == webhook, _D.state == WAITING_TO_BE_SENT, _D.next_at <= now, _D.uuid.not_in(busy))
     query = select(DELIVERIES).where(*where).order_by(_D.next_at, _D.created_at, _D.uuid).limit(limit)
-    return [_delivery(row) for row in connection.execute(query).mappings()]
+    return [_delivery(row) for row in connection.execute(query)]
 
 
 def read_deliveries(connection: Connection, webhook: int, start: int, limit: int) -> tuple[list[Delivery], int]:
     """Newest first, and how many there are."""
     ours = _D.webhook == webhook
     query = select(DELIVERIES).where(ours).order_by(_D.created_at.desc(), _D.uuid).offset(start).limit(limit)
-    found = [_delivery(row) for row in connection.execute(query).mappings()]
+    found = [_delivery(row) for row in connection.execute(query)]
     return found, connection.scalar(select(func.count()).select_from(DELIVERIES).where(ours)) or 0
 
 
@@ -116,8 +116,8 @@ def drop_ended(connection: Connection, before: float) -> None:
 
 
 def read_log_scan(connection: Connection, job: str) -> LogScan | None:
-    row = connection.execute(select(LOG_SCANS).where(LOG_SCANS.c.job == job)).mappings().first()
-    return None if row is None else LogScan(**row)
+    row = connection.execute(select(LOG_SCANS).where(LOG_SCANS.c.job == job)).first()
+    return None if row is None else LogScan(**_values(LOG_SCANS, row))
 
 
 def write_log_scan(connection: Connection, scan: LogScan) -> None:
@@ -135,5 +135,13 @@ def _row(delivery: Delivery) -> dict[str, Any]:
     return {name: getattr(delivery, name) for name in delivery.__dataclass_fields__}
 
 
-def _delivery(row: Mapping[str, Any]) -> Delivery:
-    return Delivery(**{**row, "event": json.loads(row["event"])})
+def _delivery(row: Any) -> Delivery:
+    return Delivery(**_values(DELIVERIES, row))
+
+
+def _values(table: Table, row: Any) -> dict[str, Any]:
+    """By column."""
+    return {
+        each.name: json.loads(getattr(row, each.name)) if "is_json" in each.info else getattr(row, each.name)
+        for each in table.columns
+    }

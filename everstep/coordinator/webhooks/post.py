@@ -87,13 +87,11 @@ def _tls() -> ssl.SSLContext:
 
 async def _connect(target: PostTarget, addresses: Sequence[str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     failure: OSError = OSError("it has no address")
-    tls = {"ssl": _tls(), "server_hostname": target.host} if target.scheme == "https" else {}
+    tls, name = (_tls(), target.host) if target.scheme == "https" else (None, None)
     for address in addresses:
         try:
-            return await asyncio.wait_for(
-                asyncio.open_connection(address, target.port, limit=_PIECE, **tls),  # type: ignore[arg-type]
-                CONNECT_S,
-            )
+            opening = asyncio.open_connection(address, target.port, limit=_PIECE, ssl=tls, server_hostname=name)
+            return await asyncio.wait_for(opening, CONNECT_S)
         except asyncio.TimeoutError:
             failure = OSError(f"no connection within {CONNECT_S:g} s")
         except ssl.SSLCertVerificationError:

@@ -214,7 +214,7 @@ class LogWatch:
         return known[0] if known[0].patterns == digest else LogScan(job=job, number=0, patterns=digest)
 
     async def _keep(self, watched: _Watched, scan: LogScan, found: Searched) -> None:
-        """What was found, and how far the log was searched, in one transaction."""
+        """Write the matches and the position of the search in one transaction."""
         deliveries = list(self._deliveries(watched, found))
         live, is_kept = watched.live, False
         if live is not None and (found.lines or found.problems):

@@ -54,7 +54,7 @@ def forget_webhook(connection: Connection, number: int) -> None:
 
 
 def add_deliveries(connection: Connection, deliveries: Iterable[Delivery]) -> None:
-    """Those that are not there yet: what is told twice is delivered once."""
+    """Those that are not there yet: an event that is added twice is delivered once."""
     new = {each.uuid: each for each in deliveries}
     names = list(new)
     for start in range(0, len(names), _MOST_KEYS):

@@ -1,1 +1,1 @@
-"""Webhooks: what happened is told to other systems, from an outbox, signed, to allowed hosts only."""
+"""Webhooks: events for other systems, sent from an outbox, signed, to allowed hosts only."""

@@ -1,7 +1,7 @@
 """What follows from an attempt to deliver: done, again later, or given up. Pure.
 
 Pauses double up to an hour, each shortened by chance, so that many deliveries do not come together. An answer other
-than 2xx is a failure, as is none. A delivery is given up a day after its event, or at once if its host is no longer
+than 2xx is a failure, as is silence. A delivery is given up a day after its event, or at once if its host is no longer
 allowed."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is sent to a webhook: the body of its kind, and the headers with the signature. Pure.
 
 A receiver computes the same HMAC-SHA256 over "timestamp,body" with the webhook's secret, and refuses old timestamps:
-so nobody else can send an event, and nobody can send an old one again."""
+so no one else can send an event, and no one can send an old one again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 
 
 def _slack(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Slack reads <…> as links and mentions: names and reasons come from scripts, and must notify nobody."""
+    """Slack reads <…> as links and mentions: names and reasons come from scripts, and must notify no one."""
     text = sentence(event)[:_MOST_SLACK]
     for character, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, name)

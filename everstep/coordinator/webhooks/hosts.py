@@ -6,7 +6,7 @@
     http://10.0.0.7:9000     over http, which anyone on the way can read
 
 A host that is named in full may have any address, such as one of the local network. A host that only matches a suffix
-must have a public one: whoever controls a name in that domain could otherwise point it at a machine inside."""
+must have a public one: anyone who controls a name in that domain could otherwise point it at a machine inside."""
 
 from __future__ import annotations
 

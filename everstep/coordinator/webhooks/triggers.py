@@ -1,4 +1,4 @@
-"""Which webhooks hear of what happened, and what they are told. Pure.
+"""Which webhooks hear of an event, and what they get. Pure.
 
 An event's ID is its delivery's: a delivery that is repeated has the same. Alerts and lines of logs may come twice, so
 their IDs are made of what they are about."""

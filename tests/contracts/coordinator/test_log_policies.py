@@ -164,16 +164,20 @@ def test_a_pattern_that_is_no_regular_expression_is_refused(nodes):
     assert refused.value.code == "log-regex-invalid" and "log policy x" in refused.value.message
 
 
-def test_what_was_matched_is_known_after_kill_9(nodes):
-    number = nodes.create(EXCLUDE, max_restarts=5)
-    first = nodes.print_and_fail(number, "Xid 79")
-    nodes.until_trial(number, lambda it: it.num_restarts == 1)
-    nodes.server.kill()
-    nodes.server.start()
-    nodes.people.close()
-    nodes.people = as_(nodes.server, ROOT)
-    assert excluded(nodes.until_trial(number, lambda it: True)) == [first]
-    assert nodes.place(number) != first
+def test_what_was_matched_is_known_after_kill_9(tmp_path, server_class):
+    write_tokens(tmp_path)
+    server = server_class(tmp_path, str(tmp_path / "db"))
+    with TwoNodes(server) as nodes:
+        number = nodes.create(EXCLUDE, max_restarts=5)
+        first = nodes.print_and_fail(number, "Xid 79")
+        nodes.until_trial(number, lambda it: it.num_restarts == 1)
+        server.kill()
+        server.start()
+        nodes.people.close()
+        nodes.people = as_(server, ROOT)
+        assert excluded(nodes.until_trial(number, lambda it: True)) == [first]
+        assert nodes.place(number) != first
+    server.stop()
 
 
 def excluded(trial):

@@ -25,6 +25,10 @@ ADDED = (
     "page_sessions",
     "experiment_secrets",
     "trial_secret",
+    "webhooks",
+    "webhook_secrets",
+    "deliveries",
+    "log_scans",
 )
 
 

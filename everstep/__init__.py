@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         reduce,
         weights_digest,
     )
+    from everstep.record.alert import alert
     from everstep.record.invalid_hp import InvalidHP
     from everstep.record.report import report
 
@@ -43,6 +44,7 @@ _HOMES = {  # public name: the module that defines it
     "PyTorchAllReduceController": "everstep.controller",
     "RecordIndexService": "everstep.data.record_index",
     "ShardDataset": "everstep.data.shard_dataset",
+    "alert": "everstep.record.alert",
     "get_cluster_info": "everstep.core.cluster_info",
     "get_hparams": "everstep.core.cluster_info",
     "import_from_path": "everstep.core.import_path",
@@ -67,6 +69,7 @@ __all__ = [
     "RecordIndexService",
     "ShardDataset",
     "__version__",
+    "alert",
     "core",
     "experimental",
     "get_cluster_info",

@@ -49,6 +49,12 @@ STORE = _variable(
     "Store URL for `everstep serve`, like `--store`. Use it for a URL with a password, because all users of the "
     "machine can read command lines",
 )
+WEBHOOK_HOSTS = _variable(
+    "WEBHOOK_HOSTS",
+    "none",
+    "Hosts that [webhooks](webhooks.md) may call, for `everstep serve` and the coordinator of experiments on this "
+    "machine, like `--webhook-hosts`",
+)
 CA = _variable(
     "CA",
     "the system's certificates",

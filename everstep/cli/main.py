@@ -23,6 +23,7 @@ _COMMANDS = {  # name: (module, one line for --help; "" hides it)
     "tensorboard": ("tensorboard", "Show experiments and trials in TensorBoard."),
     "pool": ("pool", "Offer this machine's slots to trials, and show pools."),
     "agent": ("agent", "List the nodes of pools; drain, enable and disable them."),
+    "webhook": ("webhook", "Tell other systems when experiments end, fail or print something."),
     "queue": ("queue", "Show which experiments wait for slots, and why; change their order."),
     "doctor": ("doctor", "Check whether this machine, or every node, is ready to train."),
     "trial": ("verb_groups", "Show one trial, its output and its checkpoints."),

@@ -63,6 +63,12 @@ class ServeOptions:
     keep_days: float = setting(
         DAYS, "Remove jobs from the store this many days after they ended", metavar="DAYS", above=0
     )
+    webhook_hosts: str | None = setting(
+        None,
+        "Hosts that webhooks may call, separated by commas: HOST, *.SUFFIX, HOST:PORT, http://HOST; default: none",
+        metavar="HOSTS",
+        variables=(env.WEBHOOK_HOSTS,),
+    )
 
 
 @command(ServeOptions)
@@ -84,6 +90,7 @@ def serve(options: ServeOptions) -> None:
         people=people,
         on_ready=on_ready,
         otlp_endpoint=options.otlp_endpoint,
+        webhook_hosts=[options.webhook_hosts] if options.webhook_hosts else [],
     )
 
 

@@ -47,6 +47,7 @@ class JobLogs:
     ) -> None:
         self._on_lines = on_lines
         self._store, self._reader = store, LogReader(store.engine)
+        self.engine = store.engine
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="log store")
         self._reading = ThreadPoolExecutor(NUM_READERS, thread_name_prefix="log reader")
         self._regexes: list[RegexProcess] = []

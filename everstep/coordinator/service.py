@@ -18,6 +18,7 @@ from everstep.coordinator.job import CoordinatedJob
 from everstep.coordinator.job_band import JobBand
 from everstep.coordinator.job_listing import JobListing
 from everstep.coordinator.job_logs import JobLogs
+from everstep.coordinator.log_watch import LogWatch
 from everstep.coordinator.metrics import Metrics
 from everstep.coordinator.models.checkpoint_changes import CheckpointChanges
 from everstep.coordinator.models.model_calls import ModelCalls
@@ -39,6 +40,12 @@ from everstep.coordinator.stream import LiveStream
 from everstep.coordinator.templates import Templates
 from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
+from everstep.coordinator.webhooks.alerts import Alerts
+from everstep.coordinator.webhooks.book import WebhookBook
+from everstep.coordinator.webhooks.hosts import NO_HOSTS, AllowedHosts
+from everstep.coordinator.webhooks.outbox import Outbox
+from everstep.coordinator.webhooks.post import Poster
+from everstep.coordinator.webhooks.webhook_calls import WebhookCalls
 from everstep.errors import UNKNOWN, Refused
 from everstep.record.store import MetricStore
 from everstep.record.writing import SeriesNews
@@ -56,13 +63,14 @@ class Service:
         keep_days: float = DAYS,
         people: People = NOBODY,
         span_exporter: object | None = None,
+        webhook_hosts: AllowedHosts = NO_HOSTS,
     ) -> None:
         """`span_exporter`: OpenTelemetry's; None: no spans are made."""
         self._store, self._turns = store, turns or Turns()
         self._jobs: dict[str, CoordinatedJob] = {}
         self.stream = LiveStream(store.epoch)
         self.feed = JobFeed(self.stream, self._jobs.get, lambda: [job.summary() for job in self._jobs.values()])
-        self.logs = JobLogs(LogStore(store.url, store.epoch), self._turns, self.feed.note_lines)
+        self.logs = JobLogs(LogStore(store.url, store.epoch), self._turns, self._note_lines)
         self._loop = asyncio.get_running_loop()
         self.metrics = Metrics(MetricStore(store.url, store.epoch, on_news=self._note_points))
         self._reader = StoreReader(store)
@@ -85,8 +93,17 @@ class Service:
         self.pool = Pool(store, now=self._clock.now, turns=self._turns, people=people, most_slots=most_slots)
         # Searches have limits of their own; a trial that gets no job would keep all others waiting.
         trial_jobs = TrialJobs(partial(self.create, is_limited=False), self.job, self._jobs.get, self.retention.remove)
-        self.experiments = Experiments(store, self._reader, trial_jobs, self._turns, self._clock.now)
-        self.trials = TrialCalls(self.experiments)
+        book = WebhookBook(store)
+        self.outbox = Outbox(store, self._reader, book, Poster(webhook_hosts))
+        self.experiments = Experiments(
+            store, self._reader, trial_jobs, self._turns, self._clock.now, webhooks=book, ring_outbox=self.outbox.ring
+        )
+        self.log_watch = LogWatch(store, self.logs.engine, self.experiments)
+        self.experiments.search_log = self.log_watch.catch_up
+        self.webhooks = WebhookCalls(
+            book, self.outbox, self.experiments, self._reader, webhook_hosts, self.log_watch.look_at_all
+        )
+        self.trials = TrialCalls(self.experiments, Alerts(store, book, self.outbox.ring))
         self.checkpoints = CheckpointRecords(store, self.experiments)
         self.experiment_calls = ExperimentCalls(store, self.experiments, self.checkpoints)
         self.models = ModelCalls(store, self.experiments, self.checkpoints, self._is_over)
@@ -101,9 +118,16 @@ class Service:
 
     async def start(self) -> None:
         """Continue what the store holds."""
+        await self.experiments.webhooks.load()
         await self.pool.load()
         await self.experiments.start(self.pool)
+        self.log_watch.open()
         self.pool.open(self.experiments)
+        self.outbox.open()
+
+    def _note_lines(self, job: str, num_lines: int) -> None:
+        self.feed.note_lines(job, num_lines)
+        self.log_watch.note_lines(job)
 
     def _note_marks(self, job: str, marks: Sequence[wire.Mark]) -> None:
         self.num_regroups += sum(each.kind == FORMED and each.generation > 1 for each in marks)
@@ -139,7 +163,9 @@ class Service:
         self._ticking.cancel()
         self.feed.close()
         await self.pool.close()
+        await self.log_watch.close()
         await self.experiments.close()
+        await self.outbox.close()
         await self.retention.close()
         await asyncio.gather(*(job.close() for job in self._jobs.values()))
         await self.logs.close()

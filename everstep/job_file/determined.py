@@ -25,14 +25,22 @@ _KEPT = {
     "save_trial_best": "keep_best",
     "save_experiment_best": "keep_experiment_best",
 }
-_AS_THEY_ARE = ("hyperparameters", "data", "searcher")
+_AS_THEY_ARE = ("hyperparameters", "data", "searcher", "log_policies")
 _PERIODS = ("min_validation_period", "min_checkpoint_period")
 _TEXTS = ("name", "description", "notes")
 _BOTH = {*_AS_THEY_ARE, *_PERIODS, *_TEXTS, "entrypoint", "resources", "labels", "records_per_epoch"}
 _OUR_KEYS = Job.model_fields.keys() - _BOTH
 _THEIR_KEYS = {
     *("checkpoint_storage", "max_restarts", "bind_mounts", "reproducibility", "scheduling_unit"),
-    *("perform_initial_validation", "profiling", "optimizations", "workspace", "project", "environment"),
+    *(
+        "perform_initial_validation",
+        "profiling",
+        "optimizations",
+        "workspace",
+        "project",
+        "environment",
+        "integrations",
+    ),
 }
 
 
@@ -97,7 +105,19 @@ def _read_all(draft: Draft) -> None:
     draft.put("resources", "shm", value=_shm(draft))
     draft.put("platform", "slurm", "raw", value=draft.texts("slurm", "sbatch_args"))
     draft.put("platform", "pbs", "raw", value=draft.texts("pbs", "pbsbatch_args"))
+    _read_webhooks(draft)
     _read_ours(draft)
+
+
+def _read_webhooks(draft: Draft) -> None:
+    """Webhooks by their names; the IDs are those of another system."""
+    names = draft.texts("integrations", "webhooks", "webhook_name")
+    draft.put("webhooks", "names", value=names)
+    draft.put("webhooks", "exclude", value=draft.text("integrations", "webhooks", "exclude") == "true" or None)
+    if ids := draft.texts("integrations", "webhooks", "webhook_id"):
+        draft.say(
+            f"integrations.webhooks.webhook_id: {', '.join(ids)} was not carried over: name the webhooks in `webhooks`"
+        )
 
 
 def _read_entrypoint(draft: Draft) -> None:

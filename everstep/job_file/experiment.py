@@ -148,6 +148,11 @@ def _spec(loaded: Loaded, search: SearchSections, tree: Tree, written: str) -> w
         written=written,
         source_trial_id=config.source_trial_id or 0,
         source_checkpoint_uuid=config.source_checkpoint_uuid or "",
+        log_policies=[
+            wire.LogPolicy(name=each.name or "", pattern=each.pattern or "", action=each.action or "")
+            for each in job.log_policies
+        ],
+        webhooks=wire.WebhooksUsed(names=list(job.webhooks.names), exclude=job.webhooks.exclude),
     )
 
 

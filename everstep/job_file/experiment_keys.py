@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from everstep.job_file.fields import Section, Text, checked, key
+from everstep.job_file.fields import Section, Text, checked, key, refusal
 from everstep.job_file.metric_line import read_metric_line
 
 _NAMES = ("single", "random", "grid", "async_halving", "adaptive_asha", "tpe", "cmaes", "gp", "qmc", "custom")
 
 Count = Annotated[int, Field(ge=1)]
 Length = Count | dict[Literal["batches", "records", "epochs"], Count]
+
+
+def _check_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        hint = "Python's syntax; for plain text, put a backslash before special characters"
+        raise refusal(f"not a regular expression: {error}", hint, code="log-policy-pattern-invalid") from None
+    return pattern
+
+
+Pattern = Annotated[Text, Field(max_length=1000), AfterValidator(_check_pattern)]
+
+
+def _action_type(given: Any) -> Any:
+    """Determined's older files have {type: exclude_node}."""
+    return given["type"] if isinstance(given, dict) and set(given) == {"type"} else given
 
 
 class Searcher(Section):
@@ -45,6 +63,34 @@ class Searcher(Section):
     unit: Literal["batches", "records", "epochs"] | None = key(None, "For custom: the unit of lengths [batches].")
     source_trial_id: int | None = key(None, "Every trial starts from the newest checkpoint of this trial.", ge=0)
     source_checkpoint_uuid: Text | None = key(None, "Every trial starts from this checkpoint.")
+
+
+class LogPolicySection(Section):
+    """What follows if a line of a trial's log matches."""
+
+    name: Annotated[str, Field(max_length=256)] | None = key(
+        None, "Name that is shown. The name of a built-in policy (CUDA OOM, ECC Error) replaces that one."
+    )
+    pattern: Pattern | None = key(
+        None, "Regular expression, searched in each line. Without it, the policy of this name is off."
+    )
+    action: Annotated[
+        Literal["exclude_node", "cancel_retries"] | None,
+        BeforeValidator(_action_type, json_schema_input_type=str | dict[Literal["type"], str]),
+    ] = key(
+        None,
+        "exclude_node: do not place the trial on this node again. cancel_retries: its next failure ends it. "
+        "Default: only note the match.",
+    )
+
+
+class WebhooksSection(Section):
+    """Which webhooks hear of an experiment."""
+
+    names: tuple[Annotated[str, Field(max_length=256)], ...] = key(
+        (), "Webhooks to call, also those that are only called on request."
+    )
+    exclude: bool = key(False, "Call no others: not those that are for all experiments of the owner or of all people.")
 
 
 def _label_names(given: Any) -> Any:

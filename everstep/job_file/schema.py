@@ -16,7 +16,15 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, cr
 from everstep.env import BACKEND
 from everstep.errors import UsageError
 from everstep.job_file.entrypoint import HARNESS, Entrypoint, class_words, entry_of, is_class, split, without_launcher
-from everstep.job_file.experiment_keys import Count, Labels, Length, MetricLine, Searcher
+from everstep.job_file.experiment_keys import (
+    Count,
+    Labels,
+    Length,
+    LogPolicySection,
+    MetricLine,
+    Searcher,
+    WebhooksSection,
+)
 from everstep.job_file.fields import (
     AS_WRITTEN,
     Cpus,
@@ -294,6 +302,10 @@ class MetricsSection(_declared("metrics")):  # type: ignore[misc]
 # --- the job --------------------------------------------------------------------------------------
 
 
+def _named_webhooks(given: Any) -> Any:
+    return {"names": given}
+
+
 class Job(Section):
     """One submitted training run."""
 
@@ -364,6 +376,10 @@ class Job(Section):
     reuse: bool = key(False, "Do not train again what was trained before. Needs data.version.")
     searcher: Annotated[Searcher | None, shorthand(lambda name: {"name": name}, str | Searcher)] = key(
         None, "Hyperparameter search: a method's name, or a block."
+    )
+    log_policies: tuple[LogPolicySection, ...] = key((), "What follows if a line of a trial's log matches a pattern.")
+    webhooks: Annotated[WebhooksSection, shorthand(_named_webhooks, list[str] | WebhooksSection)] = key(
+        WebhooksSection(), "Webhooks that hear of the experiment: a list of names, or a block."
     )
     labels: Labels = key({}, "Labels, of the experiment, or on the submitted objects: a mapping, or a list of names.")
     platform: Annotated[Platforms, shorthand(lambda name: {"name": name}, str | Platforms)] = key(

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from everstep.wire.shards import *
     from everstep.wire.templates import *
     from everstep.wire.trials import *
+    from everstep.wire.webhooks import *
 else:
     _MODULES = (
         *("encoding", "jobs", "policy", "membership", "agents", "metrics", "logs", "shards"),
-        *("experiments", "trials", "pool", "page", "models", "templates"),
+        *("experiments", "trials", "pool", "page", "models", "templates", "webhooks"),
     )
     _places: dict[str, str] = {}  # the module of each name that is declared at the beginning of a line
 

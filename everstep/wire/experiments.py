@@ -24,6 +24,8 @@ MOST_SEARCH_EVENTS = 1000  # in one answer
 MOST_OPERATIONS = 10_000  # of a search program, in one call
 
 MOST_SECRETS = 100  # of an experiment
+MOST_LOG_POLICIES, LONGEST_PATTERN = 50, 1000
+MOST_WEBHOOK_NAMES = 50  # in the file of an experiment
 
 MOST_STATE = 700_000  # characters of a search program's state: with its operations, less than a body may have
 
@@ -41,6 +43,11 @@ RUNNING = "RUNNING"  # has a slot
 WAITING = "WAITING"  # has reached its target, and waits for the search to decide
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+EXCLUDE_NODE, CANCEL_RETRIES = "exclude_node", "cancel_retries"
+LOG_ACTIONS = ("", EXCLUDE_NODE, CANCEL_RETRIES)  # "": the match is only noted
+
+LogPattern = Annotated[str, Bounds(max_length=LONGEST_PATTERN)]
 
 ACTIONS = ("pause", "activate", "cancel", "kill", "archive", "unarchive", "delete")
 
@@ -74,6 +81,38 @@ class Scheduling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LogPolicy:
+    """What to do once a line of a trial's log matches. A policy without a pattern is off."""
+
+    pattern: LogPattern = ""  # a regular expression, searched in each line
+    name: Name = ""
+    action: Annotated[str, OneOf(*LOG_ACTIONS)] = ""
+
+    @property
+    def title(self) -> str:
+        return self.name or self.pattern
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogMatch:
+    """The first line that matched a policy, by trial and node."""
+
+    policy: str  # its name, or its pattern
+    action: str
+    node: str
+    line: str
+    problem: str = ""  # why the pattern is no longer matched
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WebhooksUsed:
+    """Which webhooks an experiment calls besides those that are for all experiments of its owner."""
+
+    names: list[Name] = field(default_factory=list)
+    exclude: bool = False  # only those in `names`
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ExperimentSpec:
     """An experiment to create. A request that is repeated returns the experiment it created."""
 
@@ -101,6 +140,8 @@ class ExperimentSpec:
     forked_from: Count = 0  # an experiment; 0: none
     verifies: Count = 0  # the ID of a trial that this experiment trains again; 0: none
     trial_seed: Count | None = None  # of every trial; None: as the search draws it
+    log_policies: list[LogPolicy] = field(default_factory=list)
+    webhooks: WebhooksUsed = field(default_factory=WebhooksUsed)
 
     def problems(self) -> Iterator[str]:
         for part in (self.searcher, self.hyperparameters, self.order, self.config):
@@ -110,6 +151,10 @@ class ExperimentSpec:
             yield f"min_slots={self.min_slots} is more than max_slots={self.max_slots}"
         if (num_bytes := len(to_json(self.config))) > MAX_CONFIG_BYTES:
             yield f"the configuration has {num_bytes} bytes, more than {MAX_CONFIG_BYTES}"
+        if len(self.log_policies) > MOST_LOG_POLICIES:
+            yield f"{len(self.log_policies)} log_policies are more than {MOST_LOG_POLICIES}"
+        if len(self.webhooks.names) > MOST_WEBHOOK_NAMES:
+            yield f"{len(self.webhooks.names)} webhooks are more than {MOST_WEBHOOK_NAMES}"
 
 
 def secret_names(order: Mapping[str, Any]) -> list[str]:
@@ -216,6 +261,7 @@ class TrialView:
     started_at: float | None = None
     ended_at: float | None = None
     kind: str = ""  # of the machine that it was trained on
+    log_matches: list[LogMatch] = field(default_factory=list)  # of its experiment's log policies
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -128,6 +128,8 @@ _CHECKPOINT = "/v1/checkpoints/{uuid}"
 _MODEL = "/v1/models/{model}"
 _VERSION = f"{_MODEL}/versions/{{version}}"
 _TEMPLATE = "/v1/templates/{template}"
+_WEBHOOKS = "/v1/webhooks"
+_WEBHOOK = f"{_WEBHOOKS}/{{webhook}}"
 _MOST_ROWS = 1000  # of experiments, trials, events or checkpoints, in one answer
 _Rows = Annotated[int, Bounds(ge=1, le=_MOST_ROWS)]
 
@@ -424,6 +426,32 @@ class Operations:
     @operation("POST", f"{_TRIAL}/end", WORKER)
     def end_trial(self, message: wire.TrialEnd) -> None:
         """Trial: the script is done, or its hyperparameters are invalid."""
+
+    @operation("POST", f"{_TRIAL}/alert", WORKER)
+    def alert(self, message: wire.Alert) -> wire.AlertKept:
+        """Trial: send an alert to the experiment's webhooks, durable before the reply."""
+
+    # --- webhooks ---------------------------------------------------------------------------------
+
+    @operation("POST", _WEBHOOKS, USER)
+    def create_webhook(self, new: wire.NewWebhook) -> wire.CreatedWebhook:
+        """Create a webhook, or return it if this request created one before."""
+
+    @operation("GET", _WEBHOOKS, USER)
+    def webhooks(self) -> wire.WebhookList:
+        """List the webhooks that the caller may change, and the hosts that webhooks may call."""
+
+    @operation("POST", f"{_WEBHOOK}/test", USER)
+    def test_webhook(self, webhook: Positive) -> wire.WebhookAnswer:
+        """Send a test to a webhook at once, and get the answer."""
+
+    @operation("POST", f"{_WEBHOOK}/delete", USER)
+    def delete_webhook(self, webhook: Positive) -> None:
+        """Delete a webhook and its deliveries."""
+
+    @operation("GET", f"{_WEBHOOK}/deliveries", USER)
+    def deliveries(self, webhook: Positive, *, start: Count = 0, limit: _Rows = 100) -> wire.DeliveryList:
+        """List the deliveries of a webhook, newest first, with what went wrong."""
 
     # --- models and templates ---------------------------------------------------------------------
 

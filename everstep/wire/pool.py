@@ -33,6 +33,11 @@ def trial_node(agent: str, assignment: int) -> str:
     return f"{agent}-{assignment}"
 
 
+def agent_of(node: str) -> str:
+    """The pool's agent of a trial's node."""
+    return node.rpartition("-")[0] or node
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AssignmentState:
     """An assignment as its agent sees it."""

@@ -200,6 +200,9 @@ SAMPLES: dict[str, Any] = {
     "optimizations.average_aggregated_gradients": False,
     "perform_initial_validation": True,
     "log_policies": [{"pattern": "x", "action": "cancel_retries"}],
+    "integrations.webhooks.webhook_name": ["team"],
+    "integrations.webhooks.exclude": True,
+    "integrations.webhooks.webhook_id": [3],
 }
 SAID_AS = {  # by our names
     "environment.image": "image",

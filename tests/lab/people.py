@@ -77,6 +77,12 @@ class TakingAgent:
     def end(self, job: str) -> None:
         self._end(self.orders.pop(job).number)
 
+    def fail(self, job: str, exit_code: int = 1) -> None:
+        number = self.orders.pop(job).number
+        self._states[number] = wire.AssignmentState(
+            number=number, state="ended", exit_code=exit_code, reason=f"exit code {exit_code}"
+        )
+
     def _end(self, number: int) -> None:
         self._states[number] = wire.AssignmentState(number=number, state="ended", was_asked=True)
 

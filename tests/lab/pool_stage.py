@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +46,7 @@ class Trials:
         max_restarts: int = 5,
         script: str = "",
         config: Mapping[str, Any] | None = None,
+        log_policies: Sequence[wire.LogPolicy] = (),
         **order: Any,
     ) -> int:
         """An experiment of so many trials, each with an `lr` of its own."""
@@ -59,6 +60,7 @@ class Trials:
                 searcher=searcher,
                 hyperparameters=space,
                 max_restarts=max_restarts,
+                log_policies=list(log_policies),
                 order={"name": "x", "script": "train.py", "args": [*ARGS, *args], "code": code.sha256, **order},
                 config={"searcher": searcher, "name": "x", **(config or {})},
             )

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from everstep import wire
-from everstep.coordinator.edge import experiment_handlers, handlers, model_handlers, pool_handlers
+from everstep.coordinator.edge import experiment_handlers, handlers, model_handlers, pool_handlers, webhook_handlers
 from everstep.coordinator.edge.code_folder import code_folder_beside
 from everstep.coordinator.edge.guard import (
     TOKEN,
@@ -42,6 +42,7 @@ from everstep.coordinator.retention import DAYS
 from everstep.coordinator.service import Service
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.turns import Turns
+from everstep.coordinator.webhooks.hosts import NO_HOSTS, AllowedHosts
 from everstep.errors import UNKNOWN, Refused
 from everstep.page.sessions import Sessions
 from everstep.wire.operations import OPERATIONS, Operation
@@ -51,7 +52,7 @@ T = TypeVar("T")
 
 MAX_BODY_BYTES = 1 << 20
 MAX_UPLOAD_BYTES = 256 << 20
-HANDLERS = (handlers, experiment_handlers, pool_handlers, model_handlers)
+HANDLERS = (handlers, experiment_handlers, pool_handlers, model_handlers, webhook_handlers)
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON; `\\\\u0000` is a text of six
 
@@ -135,11 +136,13 @@ class Dispatcher:
         keep_days: float = DAYS,
         people: People = NOBODY,
         span_exporter: object | None = None,
+        webhook_hosts: AllowedHosts = NO_HOSTS,
     ) -> None:
         self._store, self._sessions = store, sessions
         self._code = code or code_folder_beside(store.url)
         self._on_ready, self._turns, self._keep_days, self._people = on_ready, turns, keep_days, people
         self._span_exporter = span_exporter
+        self._webhook_hosts = webhook_hosts
         self._routes = Routes(OPERATIONS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -192,6 +195,7 @@ class Dispatcher:
             keep_days=self._keep_days,
             people=self._people,
             span_exporter=self._span_exporter,
+            webhook_hosts=self._webhook_hosts,
         )
         await self._service.start()
         self._on_ready()

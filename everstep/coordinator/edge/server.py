@@ -13,7 +13,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -31,6 +31,7 @@ from everstep.coordinator.spans.export import open_exporter
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.trial_tokens import TrialTokens
 from everstep.coordinator.turns import Turns
+from everstep.coordinator.webhooks.hosts import parse_hosts
 from everstep.errors import UsageError
 from everstep.page.address import page_address
 from everstep.page.sessions import Sessions
@@ -72,11 +73,13 @@ def serve(
     people: People = NOBODY,
     on_ready: Callable[[str], None] | None = None,
     otlp_endpoint: str | None = None,
+    webhook_hosts: Sequence[str] = (),
 ) -> None:
     """Answer until SIGTERM or SIGINT. The URL goes to stdout, as one line to `ready_fd` or `ready_file`, and to
     `on_ready`. `show_page` gets the address that opens the page once. `otlp_endpoint`: of an OpenTelemetry
     collector; default: what the standard variables say."""
     tls = server_context(tls_cert, tls_key)
+    hosts = parse_hosts(webhook_hosts)
     tokens = parse_tokens(read_or_create_token(Path(token_file)))
     _raise_file_limit()
     _calm_garbage_collector()
@@ -100,7 +103,15 @@ def serve(
 
         turns = Turns()
         app = Dispatcher(
-            store, sessions, code, is_ready, turns, keep_days=keep_days, people=people, span_exporter=span_exporter
+            store,
+            sessions,
+            code,
+            is_ready,
+            turns,
+            keep_days=keep_days,
+            people=people,
+            span_exporter=span_exporter,
+            webhook_hosts=hosts,
         )
         config = uvicorn.Config(
             Guard(app, known, PageDoor(sessions, StaticFiles(), store)),

@@ -45,6 +45,7 @@ from everstep.coordinator.store.experiment_rows import (
 from everstep.coordinator.store.model_rows import read_registered_of
 from everstep.coordinator.store.store import Store
 from everstep.errors import CONFLICT, UNKNOWN, Refused, UsageError
+from everstep.record.log_search import compile_regex
 from everstep.search.config import MODEL_BASED, is_smaller_better
 from everstep.search.events import USER_CANCELED
 from everstep.wire.tokens import Token
@@ -73,7 +74,9 @@ class ExperimentCalls:
             if known is not None:
                 return await self._known_to(known, caller)
             await asyncio.to_thread(check_search, spec)
+            await asyncio.to_thread(check_policies, spec)
             check_reuse(spec)
+            self._check_webhooks(spec, await self._owner(caller))
             await self._check_source(spec, caller)
             self._check_image(spec, spec.scheduling.pool)
             warm_start = await self._checkpoints.warm_start(spec)
@@ -81,6 +84,18 @@ class ExperimentCalls:
             held = {**await self._inherited(spec, caller), **secrets}
             live = await self._experiments.begin(facts, held)
         return await self.view(live.number)
+
+    def _check_webhooks(self, spec: wire.ExperimentSpec, owner: str) -> None:
+        """A name without a webhook is a mistake."""
+        theirs = {
+            each.name
+            for each in self._experiments.webhooks.webhooks
+            if not each.experiment and (each.is_for_everyone or each.owner == owner)
+        }
+        for name in () if spec.verifies else spec.webhooks.names:
+            if name not in theirs:
+                text = f"there is no webhook {name} for this experiment; create it first: everstep webhook create"
+                raise Refused(text, status=422, code="webhook-unknown")
 
     async def _known_to(self, number: int, caller: Token) -> wire.ExperimentView:
         """The view of a repeated request's experiment. A trial only sees those that it created."""
@@ -355,6 +370,15 @@ class ExperimentCalls:
             text = f"experiment {number} has no trial {trial}; its trials so far: {len(trials)}"
             raise Refused(text, status=UNKNOWN, code="trial-unknown")
         return trials[trial]
+
+
+def check_policies(spec: wire.ExperimentSpec) -> None:
+    for policy in spec.log_policies:
+        try:
+            compile_regex(policy.pattern)
+        except UsageError as error:
+            text = f"log policy {policy.title}: {error.message}"
+            raise Refused(text, status=422, hint=error.hint, code=error.code) from None
 
 
 def check_search(spec: wire.ExperimentSpec) -> None:

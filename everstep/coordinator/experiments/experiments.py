@@ -45,10 +45,14 @@ from everstep.coordinator.store.experiment_rows import (
 )
 from everstep.coordinator.store.store import Store
 from everstep.coordinator.store.store_reader import StoreReader
+from everstep.coordinator.store.webhook_rows import LogScan
 from everstep.coordinator.trial_tokens import TrialTokens
 from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.coordinator.waiters import Bell
+from everstep.coordinator.webhooks.book import WebhookBook
+from everstep.coordinator.webhooks.facts import Delivery
+from everstep.coordinator.webhooks.triggers import deliveries_of
 from everstep.errors import UNKNOWN, EverstepError, PermanentError, Refused
 from everstep.search.events import ERRORED, USER_CANCELED, Event, Operation, TrialEnded, to_plain
 from everstep.storage.database import StoreError
@@ -62,7 +66,20 @@ SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 60.0  # between two looks at time limits
 class Experiments:
     """Implements `seam.TrialSource`."""
 
-    def __init__(self, store: Store, reader: StoreReader, jobs: TrialJobs, turns: Turns, now: Now) -> None:
+    def __init__(
+        self,
+        store: Store,
+        reader: StoreReader,
+        jobs: TrialJobs,
+        turns: Turns,
+        now: Now,
+        *,
+        webhooks: WebhookBook,
+        ring_outbox: Callable[[], None],
+    ) -> None:
+        """`ring_outbox`: called when there is something to tell webhooks."""
+        self.webhooks, self.ring_outbox = webhooks, ring_outbox
+        self.search_log: Callable[[str], Awaitable[None]] | None = None  # waits until a job's log has been searched
         self.reader, self.jobs, self.now = reader, jobs, now
         self.holder: SlotHolder = NoSlots()
         self.on_change: Callable[[int, Sequence[str]], None] = lambda _number, _jobs: None  # with its trials' jobs
@@ -202,6 +219,8 @@ class Experiments:
         facts: Experiment | None = None,
         checkpoints: Sequence[CheckpointRecord] = (),
         result: wire.TrialResult | None = None,
+        deliveries: Sequence[Delivery] = (),
+        log_scan: LogScan | None = None,
     ) -> None:
         live.check_fresh()  # again: others may have waited for the lock meanwhile
         now, own = time.time(), {each.number: each for each in changed}
@@ -218,18 +237,25 @@ class Experiments:
             after = replace(after, summary=summary_of(live, ChainMap(own, live.trials)))
             live.last_event -= event is not None
         self._last_trial_id = max([self._last_trial_id, *(each.trial_id for each in own.values())])
+        both = [(live.trials.get(number), each) for number, each in own.items()]
+        told_of = [*deliveries, *deliveries_of(self.webhooks.webhooks, live.facts, after, both, now)]
         changes = Changes(
             experiment=after if after is not live.facts or event is BEGAN else None,
             secrets=live.secrets if event is BEGAN else {},
             trials=list(own.values()),
             event=None if event is None else _row(live, event, operations, now, result),
             checkpoints=checkpoints,
+            deliveries=told_of,
+            log_scan=log_scan,
         )
         try:
             await self._store.write(lambda connection: write_changes(connection, changes))
         except BaseException:  # also after a canceled call: only the store knows now
             self._read_again(live)
             raise
+        finally:
+            if told_of:
+                self.ring_outbox()
         live.last_event += event is not None
         self._adopt(live, after, own.values(), checkpoints, is_event=event is not None)
 
@@ -477,6 +503,8 @@ class Experiments:
         live = await self.find(experiment)
         if live is None:
             return
+        if self.search_log is not None and not live.trials[trial].is_over:
+            await self.search_log(live.trials[trial].job)  # its last lines may decide what follows
         async with live.lock:
             known = live.trials[trial]
             if not known.is_over:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,7 @@ class Trial:
     reused: Mapping[str, Any] = field(default_factory=dict)  # what it took over from another trial: see `reuse`
     started_at: float | None = None
     ended_at: float | None = None
+    log_matches: Sequence[Mapping[str, Any]] = ()  # of log policies, as `wire.LogMatch` has them
 
     @property
     def is_over(self) -> bool:

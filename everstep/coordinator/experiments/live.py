@@ -13,6 +13,7 @@ from typing import Any
 from everstep import wire
 from everstep.coordinator.experiments import reuse
 from everstep.coordinator.experiments.facts import MIXED, CheckpointRecord, Experiment, Trial
+from everstep.coordinator.experiments.log_policies import excluded_nodes
 from everstep.coordinator.experiments.retention import best_first
 from everstep.coordinator.experiments.seam import Candidate, SlotHolder
 from everstep.search.config import EXACT, SearchConfig, read_searcher
@@ -203,6 +204,7 @@ class LiveExperiment:
                     kind=kinds[0] if kinds and is_exact else "",
                     is_exact=is_exact,
                     queued_at=trial.created_at,
+                    excluded=excluded_nodes(trial),
                     preemption_timeout_s=shared.preemption_timeout_s,
                 )
                 for trial in self.trials.values()

@@ -26,7 +26,7 @@ _NOT_OF_THE_KEY = {
     *("name", "description", "labels", "notes", "workspace", "project", "searcher", "hyperparameters", "reuse", "seed"),
     *("resources", "reproducibility", "entrypoint", "args", "workdir", "env", "setup", "restarts", "max_restarts"),
     *("checkpoint", "checkpoint_storage", "checkpoint_policy", "min_checkpoint_period", "code", "preemption_timeout"),
-    *("logs", "metrics", "profiling", "log_policies", "integrations", "tensorboard_storage"),
+    *("logs", "metrics", "profiling", "log_policies", "integrations", "webhooks", "tensorboard_storage"),
     *("retention_policy", "nodes", "workers_per_node", "grace_period", "platform", "coordinator", "time_limit"),
 }
 

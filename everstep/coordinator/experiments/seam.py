@@ -32,6 +32,7 @@ class Candidate:
     kind: str = ""  # of the machines that it must run on; "": any
     is_exact: bool = False  # all trials of the experiment must run on one kind of machine
     queued_at: float = 0.0  # since when it wants slots; a parked trial keeps this
+    excluded: frozenset[str] = frozenset()  # agents whose slots it must not get
     preemption_timeout_s: float = 600.0  # an assignment that is parked for others is killed after this
 
 

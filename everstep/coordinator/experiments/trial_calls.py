@@ -13,6 +13,7 @@ from everstep.coordinator.experiments.facts import DONE, Trial
 from everstep.coordinator.experiments.live import LiveExperiment
 from everstep.coordinator.experiments.results import keep_result
 from everstep.coordinator.store.experiment_rows import read_trial
+from everstep.coordinator.webhooks.alerts import Alerts
 from everstep.errors import UNKNOWN, Refused
 
 LONGEST_HOLD_S = 20.0
@@ -27,8 +28,8 @@ def trial_key(job: str) -> tuple[int, int] | None:
 
 
 class TrialCalls:
-    def __init__(self, experiments: Experiments) -> None:
-        self._experiments = experiments
+    def __init__(self, experiments: Experiments, alerts: Alerts) -> None:
+        self._experiments, self._alerts = experiments, alerts
 
     async def target(self, job: str, message: wire.TargetRequest) -> wire.TrialTarget:
         asked_at, hold_s = time.monotonic(), min(message.wait_s, LONGEST_HOLD_S)
@@ -53,6 +54,11 @@ class TrialCalls:
             trial = live.trials[trial.number]
         answer = self._answer(live, trial, trial.target_number - (not trial.is_waiting))
         return wire.TrialKept(number=answer.number, wish=answer.wish)
+
+    async def alert(self, job: str, message: wire.Alert) -> wire.AlertKept:
+        live, trial = await self._find(job)
+        facts = live.facts if live is not None else await self._experiments.facts(trial.experiment)
+        return wire.AlertKept(num_webhooks=await self._alerts.tell(facts, trial, message))
 
     async def end(self, job: str, message: wire.TrialEnd) -> None:
         live, trial = await self._find(job)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from everstep import wire
 from everstep.coordinator.experiments.facts import DONE, STOPPING, Trial
+from everstep.coordinator.experiments.log_policies import why_no_restart
 from everstep.coordinator.experiments.seam import AssignmentEnd
 from everstep.search.events import (
     ERRORED,
@@ -118,9 +119,9 @@ def decide_vacated(
         return Vacated(reason=f"{WAITS}{_why_left(end)}")
     if assignment <= trial.vacated:
         return Vacated(reason=trial.reason)
-    used = trial.num_restarts + 1
-    if used > max_restarts:
-        reason = f"{end.reason or f'exit code {end.exit_code}'}; {_used_up(max_restarts)}"
+    used, why_not = trial.num_restarts + 1, why_no_restart(trial)
+    if used > max_restarts or why_not:
+        reason = f"{end.reason or f'exit code {end.exit_code}'}; {why_not or _used_up(max_restarts)}"
         return Vacated(is_over=True, why=ERRORED, reason=reason)
     return Vacated(
         counts=True, reason=f"restart {used} of {max_restarts}: {end.reason or f'exit code {end.exit_code}'}"

@@ -9,6 +9,7 @@ from everstep import wire
 from everstep.coordinator.clock import steady_time
 from everstep.coordinator.experiments.facts import CheckpointRecord, Experiment, Trial
 from everstep.coordinator.experiments.live import LiveExperiment
+from everstep.coordinator.experiments.log_policies import matches_of, matches_text
 from everstep.coordinator.experiments.reuse import reused_text
 from everstep.coordinator.experiments.seam import SlotHolder
 from everstep.coordinator.experiments.time_limits import ran_s
@@ -69,7 +70,13 @@ def trial_view(trial: Trial, holder: SlotHolder, experiment_state: str) -> wire.
         job=trial.job,
         state=state,
         reason="; ".join(
-            text for text in (_reason(trial, state, holder, experiment_state), reused_text(trial.reused)) if text
+            text
+            for text in (
+                _reason(trial, state, holder, experiment_state),
+                reused_text(trial.reused),
+                matches_text(trial),
+            )
+            if text
         ),
         hparams=dict(trial.hparams),
         seed=trial.seed,
@@ -88,6 +95,7 @@ def trial_view(trial: Trial, holder: SlotHolder, experiment_state: str) -> wire.
         started_at=trial.started_at,
         ended_at=trial.ended_at,
         kind=trial.kind,
+        log_matches=matches_of(trial),
     )
 
 

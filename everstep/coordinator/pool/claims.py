@@ -119,6 +119,7 @@ class Claims:
     used_by_person: Mapping[str, float]
     taken: Counter[int | str]  # slots, by experiment and person, also those that are being given back
     beyond: list[TrialClaim] = field(default_factory=list)  # would be more trials at a time than a pool runs
+    nowhere: list[TrialClaim] = field(default_factory=list)  # log policies exclude all nodes that are here now
 
     def person(self, name: str) -> Person:
         return self.people.of(name)
@@ -194,6 +195,9 @@ def _group(claims: Claims, facts: PoolFacts) -> None:
         if claim.key in beyond:
             continue
         candidate = claim.candidate
+        if _has_no_place(claim, claims):
+            claims.nowhere.append(claim)
+            continue
         if candidate.is_waiting and facts.now >= candidate.waiting_since + LINGER_S:
             if claim.held:
                 claims.waiting.append(claim)
@@ -203,6 +207,13 @@ def _group(claims: Claims, facts: PoolFacts) -> None:
     claims.waiting.sort(key=lambda each: each.order)
     claims.experiments = [_experiment(number, grouped[number], facts) for number in sorted(grouped)]
     _choose_kinds(claims)
+
+
+def _has_no_place(claim: TrialClaim, claims: Claims) -> bool:
+    """Whether it wants to start, and every open node is excluded for it."""
+    excluded = claim.candidate.excluded
+    wants = bool(excluded) and not claim.num_live and not claim.candidate.is_waiting
+    return wants and bool(claims.free) and all(each in excluded for each in claims.free)
 
 
 def _beyond(claims: Claims) -> frozenset[TrialKey]:

@@ -100,6 +100,7 @@ class _Mover:
         self._coming = Counter(claims.ending)  # by kind
         self._limits = SlotLimits(claims)
         self._blocked: list[_Shortage] = []  # must wait until slots of their own experiment or person are free
+        self._barred: frozenset[str] = frozenset()  # nodes whose slots are of no use now
         self._moves = Moves()
 
     def decide(self) -> Moves:
@@ -161,15 +162,17 @@ class _Mover:
                     growths.append(wish)
         return starts, growths
 
-    def _available(self, kind: str) -> int:
+    def _available(self, wish: _Shortage) -> int:
         """Free slots that no trial waits for."""
+        kind, excluded = wish.kind, wish.claim.candidate.excluded
         total = self._free.num_free("") - self._reserved.total()
-        return max(min(total, self._free.num_free(kind) - self._reserved[kind]) if kind else total, 0)
+        free = max(min(total, self._free.num_free(kind) - self._reserved[kind]) if kind else total, 0)
+        return min(free, self._free.num_free_beside(kind, excluded)) if excluded else free
 
     def _start(self, wish: _Shortage) -> None:
         """All that it needs at once. If some are missing, the free ones wait for it."""
         claim = wish.claim
-        need, available = claim.least - wish.has, self._available(wish.kind)
+        need, available = claim.least - wish.has, self._available(wish)
         room = self._limits.room(claim.candidate)
         if need <= min(available, claim.candidate.max_slots - claim.num_live, room):
             self._give(wish, need, "free")
@@ -186,7 +189,7 @@ class _Mover:
         wanted = min(wish.size - wish.has, most)
         if wish.has < claim.least or wanted <= 0 or not self._pays(wish, wanted):
             return
-        number = int(max(min(wanted, self._available(wish.kind), self._limits.room(claim.candidate)), 0))
+        number = int(max(min(wanted, self._available(wish), self._limits.room(claim.candidate)), 0))
         if number and self._pays(wish, number):
             self._give(wish, number, self._growth(wish, number))
         wish.to_grow = wanted - number
@@ -205,7 +208,8 @@ class _Mover:
         return f"grows to {now + number} slots" + (f", which saves {saved_s:.0f} s" if saved_s is not None else "")
 
     def _give(self, wish: _Shortage, number: int, why: str) -> None:
-        places = self._free.take(wish.kind, number, wish.claim.held, self._reserved)
+        excluded = wish.claim.candidate.excluded
+        places = self._free.take(wish.kind, number, wish.claim.held, self._reserved, excluded)
         wish.has += len(places)
         self._limits.take(wish.claim.candidate, len(places))
         self._moves.given.add(wish.claim.key)
@@ -249,18 +253,27 @@ class _Mover:
         """For the highest priority first. A lower one gives way at once, an equal one after it has settled."""
         for priority in sorted({each.experiment.priority for each in starts}):
             wishes = [each for each in starts if each.experiment.priority == priority]
-            short: Counter[str] = Counter()
+            self._make_room_for([each for each in wishes if not each.claim.candidate.excluded], surplus, priority)
             for wish in wishes:
-                short[wish.kind] += wish.to_start
-            self._use_coming(short)
-            if short.total() > 0:
-                givers = [
-                    each
-                    for each in surplus
-                    if each.left and (each.is_waiting or each.priority > priority or self._has_settled(each.claim))
-                ]
-                self._take(givers, short, _name(min(wishes, key=lambda each: each.order).claim))
-                self._swap(short)
+                if wish.claim.candidate.excluded:
+                    self._make_room_for([wish], surplus, priority)
+
+    def _make_room_for(self, wishes: list[_Shortage], surplus: list[_Surplus], priority: int) -> None:
+        """All of these may be placed on the same nodes."""
+        self._barred = wishes[0].claim.candidate.excluded if wishes else frozenset()
+        short: Counter[str] = Counter()
+        for wish in wishes:
+            short[wish.kind] += wish.to_start
+        self._use_coming(short)
+        if short.total() > 0:
+            givers = [
+                each
+                for each in surplus
+                if each.left and (each.is_waiting or each.priority > priority or self._has_settled(each.claim))
+            ]
+            self._take(givers, short, _name(min(wishes, key=lambda each: each.order).claim))
+            self._swap(short)
+        self._barred = frozenset()
 
     def _take(self, givers: list[_Surplus], short: Counter[str], who: str) -> None:
         """First everything that the lowest priority can give, and so on; trials shrink before any is parked."""
@@ -280,7 +293,9 @@ class _Mover:
                 self._coming[source] -= number
 
     def _wanted(self, held: Iterable[Assignment], short: Counter[str]) -> list[Assignment]:
-        return [each for each in held if short[self._kind(each)] > 0 or short[""] > 0]
+        return [
+            each for each in held if each.agent not in self._barred and (short[self._kind(each)] > 0 or short[""] > 0)
+        ]
 
     def _shrink(self, surplus: _Surplus, least: int, short: Counter[str], reason: str) -> None:
         for each in list(surplus.left):

@@ -17,17 +17,19 @@ def decide_order(claims: Claims, sizes: Sizes, moves: Moves) -> tuple[QueuePlace
     waiting: list[tuple[tuple[object, ...], TrialClaim, str]] = []
     num_running = sum(each.runs for each in claims.trials.values())
     for experiment in claims.experiments:
-        sentences: dict[bool, str] = {}
+        sentences: dict[tuple[bool, frozenset[str]], str] = {}
         turn = _turn(experiment, claims)
         for claim in experiment.trials:
             if claim.runs or claim.key in moves.given:
                 continue
             is_next = sizes[claim.key] > 0
-            if is_next not in sentences:
-                sentences[is_next] = _sentence(experiment, claim, claims, sizes, moves, is_next, num_running)
-            waiting.append(((not is_next, *turn, claim.order), claim, sentences[is_next]))
+            told = (is_next, claim.candidate.excluded)
+            if told not in sentences:
+                sentences[told] = _sentence(experiment, claim, claims, sizes, moves, is_next, num_running)
+            waiting.append(((not is_next, *turn, claim.order), claim, sentences[told]))
     waiting.sort(key=lambda each: each[0])
     waiting += [((), each, _beyond(each)) for each in claims.beyond]
+    waiting += [((), each, _nowhere(each)) for each in claims.nowhere]
     return tuple(
         QueuePlace(experiment=claim.candidate.experiment, trial=claim.candidate.trial, position=position, reason=reason)
         for position, (_, claim, reason) in enumerate(waiting, 1)
@@ -36,6 +38,16 @@ def decide_order(claims: Claims, sizes: Sizes, moves: Moves) -> tuple[QueuePlace
 
 def _beyond(claim: TrialClaim) -> str:
     return f"needs {_slots(claim.candidate.min_slots)}; a pool runs at most {MOST_RUNNING} trials at a time"
+
+
+def _nowhere(claim: TrialClaim) -> str:
+    need = f"needs {_slots(claim.candidate.min_slots)}{_not_on(claim)}"
+    return f"{need}; the pool has no other node now: add one, or cancel the experiment"
+
+
+def _not_on(claim: TrialClaim) -> str:
+    excluded = claim.candidate.excluded
+    return f", not on {', '.join(sorted(excluded))} (log policy)" if excluded else ""
 
 
 def _turn(experiment: ExperimentClaim, claims: Claims) -> tuple[object, ...]:
@@ -55,6 +67,7 @@ def _sentence(
     kinds = {each.kind for each in claims.nodes.values()}
     is_choosy = bool(experiment.kind) and kinds != {experiment.kind}  # of one kind only, it need not be named
     need = f"needs {_slots(claim.least)}" + (f" of kind {experiment.kind}" if is_choosy else "")
+    need += _not_on(claim)
     num_free = moves.num_free[experiment.kind] if experiment.kind else moves.num_free.total()
     free = f"{num_free} {'is' if num_free == 1 else 'are'} free"
     if is_next and claim.key in moves.blocked:

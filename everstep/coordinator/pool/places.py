@@ -4,7 +4,7 @@ node that is left with the fewest free ones, so that large gaps stay large."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from everstep.coordinator.pool.facts import Assignment, NodeFacts
@@ -29,11 +29,26 @@ class FreeSlots:
     def num_free(self, kind: str) -> int:
         return self._of_kind[kind] if kind else self._of_kind.total()
 
+    def num_free_beside(self, kind: str, excluded: Collection[str]) -> int:
+        """Those on other nodes."""
+        there = [each for each in excluded if each in self._free and kind in ("", self._kinds[each])]
+        return self.num_free(kind) - sum(len(self._free[each]) for each in there)
+
     def by_kind(self) -> Counter[str]:
         return Counter(self._of_kind)
 
-    def take(self, kind: str, num_slots: int, held: Iterable[Assignment], spared: Mapping[str, int]) -> list[Place]:
-        """At most this many free slots. Any kind: from the one with most left, without those that others wait for."""
+    def take(
+        self,
+        kind: str,
+        num_slots: int,
+        held: Iterable[Assignment],
+        spared: Mapping[str, int],
+        excluded: Collection[str] = (),
+    ) -> list[Place]:
+        """At most this many free slots. Any kind: from the one with most left, without those that others wait for.
+        None on nodes that are excluded."""
+        if excluded:
+            return self._take_beside(kind, num_slots, held, excluded)
         places: list[Place] = []
         for agent in sorted({each.agent for each in held}):
             if agent in self._free and (not kind or self._kinds[agent] == kind):
@@ -44,6 +59,18 @@ class FreeSlots:
         for each in kinds:
             while len(places) < num_slots and self._of_kind[each]:
                 places += self._take_on(self._best(each, num_slots - len(places)), num_slots - len(places))
+        return places
+
+    def _take_beside(
+        self, kind: str, num_slots: int, held: Iterable[Assignment], excluded: Collection[str]
+    ) -> list[Place]:
+        """Nodes of the trial first, then those on which most fit. Seldom needed, so it looks at all nodes."""
+        own = {each.agent for each in held}
+        usable = [each for each in self._free if each not in excluded and kind in ("", self._kinds[each])]
+        usable.sort(key=lambda each: (each not in own, -min(len(self._free[each]), num_slots), each))
+        places: list[Place] = []
+        for agent in usable:
+            places += self._take_on(agent, num_slots - len(places))
         return places
 
     def _best(self, kind: str, num_slots: int) -> str:

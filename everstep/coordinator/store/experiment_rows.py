@@ -12,6 +12,8 @@ from sqlalchemy import JSON, ColumnElement, Connection, Table, cast, delete, fun
 from everstep import wire
 from everstep.coordinator.experiments.facts import DELETED, LIVE, CheckpointRecord, Experiment, Trial
 from everstep.coordinator.store.tables import CHECKPOINTS, EXPERIMENT_SECRETS, EXPERIMENTS, JOBS, SEARCH_EVENTS, TRIALS
+from everstep.coordinator.store.webhook_rows import LogScan, add_deliveries, write_log_scan
+from everstep.coordinator.webhooks.facts import Delivery
 from everstep.storage.database import upsert
 
 _MOST_KEYS = 500  # in one query
@@ -41,6 +43,8 @@ class Changes:
     trials: Sequence[Trial] = ()
     event: EventRow | None = None
     checkpoints: Sequence[CheckpointRecord] = ()
+    deliveries: Sequence[Delivery] = ()  # that tell webhooks of it
+    log_scan: LogScan | None = None  # the search of a log that led to it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +76,10 @@ def write_changes(connection: Connection, changes: Changes) -> None:
     if changes.event is not None:
         upsert(connection, SEARCH_EVENTS, [_plain(changes.event)])
     upsert(connection, CHECKPOINTS, [_plain(each) for each in changes.checkpoints])
+    if changes.deliveries:
+        add_deliveries(connection, changes.deliveries)
+    if changes.log_scan is not None:
+        write_log_scan(connection, changes.log_scan)
 
 
 def read_beginning(connection: Connection) -> Beginning:
@@ -169,6 +177,13 @@ def read_trial_key(connection: Connection, trial_id: int) -> tuple[int, int] | N
     columns = TRIALS.c
     row = connection.execute(select(columns.experiment, columns.number).where(columns.trial_id == trial_id)).first()
     return None if row is None else (row[0], row[1])
+
+
+def read_ended_jobs(connection: Connection, since: float) -> list[str]:
+    """The jobs of trials that ended after this time."""
+    columns = TRIALS.c
+    rows = connection.execute(select(columns.experiment, columns.number).where(columns.ended_at > since))
+    return [wire.trial_job(row[0], row[1]) for row in rows]
 
 
 def read_reusable(connection: Connection, keys: Sequence[str]) -> list[Trial]:

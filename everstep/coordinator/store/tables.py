@@ -98,7 +98,7 @@ TRIALS = Table(
     *(_number("length"), _json("latest"), _maybe("best"), _number("best_length"), _number("batches")),
     *(_text("ending"), _number("num_restarts"), _number("vacated"), _text("best_checkpoint")),
     *(_text("latest_checkpoint"), _text("kind"), Column("reuse_key", String, nullable=False), _json("reused")),
-    *(_time("created_at"), _maybe("started_at"), _maybe("ended_at")),
+    *(_time("created_at"), _maybe("started_at"), _maybe("ended_at"), _json("log_matches", server_default="[]")),
     Index("trials_by_id", "trial_id", unique=True),
     Index("trials_by_reuse_key", "reuse_key"),
 )
@@ -154,6 +154,27 @@ POOL_AGENTS = Table(
 # The values of an experiment's secrets, by their names. Sent only with the orders of its own assignments.
 EXPERIMENT_SECRETS = Table("experiment_secrets", TABLES, _key("experiment"), _json("held"))
 TRIAL_SECRET = Table("trial_secret", TABLES, _name("secret"))  # one row: what the tokens of trials are made with
+WEBHOOKS = Table(
+    "webhooks",
+    TABLES,
+    *(_key("number"), Column("request", String, nullable=False), _text("name"), _text("address"), _text("kind")),
+    *(_json("triggers"), _json("log_patterns"), _number("experiment"), _text("owner"), _flag("is_for_everyone")),
+    *(_flag("is_on_request"), _time("created_at")),
+    Index("webhooks_by_request", "request", unique=True),
+)
+# A webhook's URL, which may hold a token, and what signs its deliveries. Shown once, at creation.
+WEBHOOK_SECRETS = Table("webhook_secrets", TABLES, _key("webhook"), _text("url"), _text("secret"))
+# Written in the transaction of what they tell. `next_at`: of the next attempt.
+DELIVERIES = Table(
+    "deliveries",
+    TABLES,
+    *(_name("uuid"), _number("webhook"), _json("event"), _time("created_at"), _time("next_at")),
+    *(Column("state", String, nullable=False), _number("num_attempts"), _number("status"), _text("reason")),
+    *(_maybe("ended_at"),),
+    Index("deliveries_by_webhook", "webhook", "state", "next_at"),
+)
+# How far the log of a trial's job was searched, for these patterns.
+LOG_SCANS = Table("log_scans", TABLES, _name("job"), _number("number"), _text("patterns"))
 # Made where they are missing: an older version that finds them need not know them.
 _LATER = MetaData()
 ENDED_JOBS = Table("ended_jobs", _LATER, _name("job"), Column("seen_at", Float, nullable=False))

@@ -29,6 +29,10 @@ ADDED = (
     "models",
     "model_versions",
     "templates",
+    "webhooks",
+    "webhook_secrets",
+    "deliveries",
+    "log_scans",
 )
 
 

@@ -47,6 +47,7 @@ TYPED = {
     "docs/metrics.md": Typed(by="tests/cluster/test_report.py", num_blocks=1),
     "docs/models.md": Typed(by="tests/contracts/coordinator/test_model_commands.py", num_blocks=1),
     "docs/pool.md": Typed(by=HERE, num_blocks=2),
+    "docs/webhooks.md": Typed(by="tests/contracts/coordinator/test_webhooks.py", num_blocks=1),
     "docs/search.md": Typed(by="tests/unit/search/test_preview_command.py", num_blocks=1),
 }
 

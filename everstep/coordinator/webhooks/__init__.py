@@ -1,0 +1,1 @@
+"""Webhooks: events for other systems, sent from an outbox, signed, to allowed hosts only."""

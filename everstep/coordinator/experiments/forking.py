@@ -1,10 +1,12 @@
 """Fork an experiment at the coordinator, for people who have its file in a browser: read the changed file, create.
 
-The values of secrets stay where they are: the new experiment gets those of the old one, if the caller may change that."""
+The values of secrets stay where they are: the new experiment gets those of the old one if the caller may change that
+one."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 
 from everstep import wire
@@ -37,9 +39,7 @@ def forked_spec(old: wire.ExperimentConfig, number: int, message: wire.Experimen
 
 def _named(text: str, number: int) -> str:
     """Without the folder that the file was read from."""
-    name = f"experiment-{number}.yaml"
-    before, found, after = text.partition(name)
-    return f"{before.rpartition('/')[0].rpartition(' ')[0]} the file{after}".strip() if found else text
+    return re.sub(rf"\S*experiment-{number}\.yaml", "the file", text)
 
 
 async def _best_trial(calls: ExperimentCalls, number: int) -> int:

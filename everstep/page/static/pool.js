@@ -29,7 +29,7 @@ export function View({ id }) {
     ${problem && html`<${Failed} problem=${problem} />`}
     <${Pools} pools=${pools} chosen=${pool.pool} address=${poolAddress} />
     <${Facts} pool=${pool} />
-    <${Members} pool=${pool} onChange=${renew} />
+    <${Members} pool=${pool} renew=${renew} />
     <${UseChart} key=${pool.pool} pool=${pool.pool} />
   </div>`;
 }
@@ -51,8 +51,8 @@ function Facts({ pool }) {
     ${nodes && html`<p class="quiet">Nodes come from ${nodes.platform}: ${count(nodes.num_nodes)} of at most ${count(nodes.max_nodes)}${nodes.num_joining > 0 && `, ${count(nodes.num_joining)} on the way`}. ${nodes.reason}</p>`}`;
 }
 
-/** @param {{pool: import("./slots.js").PoolView, onChange: () => void}} props */
-function Members({ pool, onChange }) {
+/** @param {{pool: import("./slots.js").PoolView, renew: () => Promise<void>}} props */
+function Members({ pool, renew }) {
   if (!pool.agents.length) {
     return html`<${Empty} title="No nodes yet"><p>Trials of this pool wait until a machine offers its slots. Run this on one:</p>
       <code>everstep pool join ${pool.pool === "default" ? "" : `${pool.pool} `}--coordinator URL --token-file FILE</code><//>`;
@@ -66,5 +66,5 @@ function Members({ pool, onChange }) {
         <option value="">all</option>${STATES.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>
       <span class="quiet small" aria-live="polite">${found.length === pool.agents.length ? plural(found.length, "node") : `${count(found.length)} of ${plural(pool.agents.length, "node")}`}</span>
     <//>
-    ${found.length ? html`<${Nodes} pool=${pool.pool} agents=${found} onChange=${onChange} />` : html`<${Empty} title="No node matches"><p>Change the search or the state, or <a href=${poolAddress(pool.pool)}>show all nodes</a>.</p><//>`}`;
+    ${found.length ? html`<${Nodes} pool=${pool.pool} agents=${found} renew=${renew} />` : html`<${Empty} title="No node matches"><p>Change the search or the state, or <a href=${poolAddress(pool.pool)}>show all nodes</a>.</p><//>`}`;
 }

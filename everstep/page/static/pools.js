@@ -13,12 +13,12 @@ const PAUSE_MS = 2000;
 /** The answer to this call, as long as the view is open.
  * @template T
  * @param {string} path "": none
- * @returns {{data: T | null, problem: Error | null, renew: () => void}} */
+ * @returns {{data: T | null, problem: Error | null, renew: () => Promise<void>}} */
 export function useFetched(path) {
   const [answer, setAnswer] = useState(/** @type {{path: string, data: T} | null} */ (null));
   const [problem, setProblem] = useState(/** @type {Error | null} */ (null));
   const renew = useCallback(() => {
-    if (!path) return Promise.resolve();
+    if (!path) return Promise.resolve(undefined);
     return get(path).then(
       (data) => (setAnswer({ path, data }), setProblem(null)),
       (error) => setProblem(error),

@@ -2,6 +2,7 @@
 // and weight are changed here.
 
 import { useEffect, useState } from "preact/hooks";
+import { mayChange, send } from "./api.js";
 import { count, number, plural } from "./format.js";
 import { html } from "./html.js";
 import { color } from "./palette.js";
@@ -31,7 +32,7 @@ export function View({ id }) {
     <div class="head"><h1>Queue ${pool.pool}</h1><span class="quiet" aria-live="polite">${plural(queue.num_waiting, "trial")} waiting</span><a href=${poolAddress(pool.pool)}>Pool: ${count(pool.num_free)} of ${plural(pool.num_slots, "slot")} free</a></div>
     ${(away || problem) && html`<${Failed} problem=${away ?? problem} />`}
     <${Pools} pools=${pools} chosen=${pool.pool} address=${queueAddress} />
-    ${entries.length ? html`<${Held} entries=${entries} pool=${pool} /><${Entries} entries=${entries} onChange=${renew} />` : html`<${Empty} title="Nothing runs or waits"><p>Experiments appear here while they hold slots or wait for some:</p><code>everstep e create experiment.yaml . --coordinator URL</code><//>`}
+    ${entries.length ? html`<${Held} entries=${entries} pool=${pool} /><${Entries} entries=${entries} renew=${renew} />` : html`<${Empty} title="Nothing runs or waits"><p>Experiments appear here while they hold slots or wait for some:</p><code>everstep e create experiment.yaml . --coordinator URL</code><//>`}
   </div>`;
 }
 
@@ -50,28 +51,57 @@ function Held({ entries, pool }) {
   )}${holding.length > 8 && html`<li class="quiet">and ${plural(holding.length - 8, "experiment")} more</li>`}</ul>`}`;
 }
 
-/** @param {{entries: Entry[], onChange: () => void}} props */
-function Entries({ entries, onChange }) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Queue"><table id="queue">
+/** @param {{entries: Entry[], renew: () => Promise<void>}} props */
+function Entries({ entries, renew }) {
+  const [said, setSaid] = useState({ text: "", isGood: true });
+  /** @type {Change} */
+  const change = async (entry, setting, value) => {
+    try {
+      await send("POST", `/v1/experiments/${entry.experiment}/change`, { [setting]: value });
+      setSaid({ text: `Experiment ${entry.experiment} has ${setting} ${number(value)} now.`, isGood: true });
+    } catch (error) {
+      setSaid({ text: `Experiment ${entry.experiment} still has ${setting} ${number(entry[setting])}. ${/** @type {Error} */ (error).message}`, isGood: false });
+    }
+    await renew();
+  };
+  return html`<p class=${said.text && !said.isGood ? "notice bad" : "quiet"} role="status" hidden=${!said.text}>${said.text}</p>
+  <div class="scroll queue" tabindex="0" role="region" aria-label="Queue"><table>
     <thead><tr><th class="number">Place</th><th>Experiment</th><th>State</th><th>Owner</th><th class="number">Priority</th><th class="number">Weight</th>
       <th class="number"><span title="Slots that its trials hold">Holds</span></th><th class="number"><span title="Slots that it should have by priority, weight and use">Share</span></th><th class="number"><span title="Slots that its trials could use now">Wants</span></th>
-      <th>Trials</th><th>Why it waits</th></tr></thead>
-    <tbody>${entries.map((each) => html`<${Row} key=${each.experiment} entry=${each} onChange=${onChange} />`)}</tbody>
+      <th>Trials</th></tr></thead>
+    ${entries.map((each) => html`<${Row} key=${each.experiment} entry=${each} change=${change} />`)}
   </table></div>
   <p class="quiet small">Smaller priorities go first. Among equal priorities, people share the slots first, and then each person's experiments by their weight.</p>`;
 }
 
-/** @param {{entry: Entry, onChange: () => void}} props */
-function Row({ entry, onChange }) {
-  return html`<tr data-experiment=${entry.experiment}>
+/** @typedef {(entry: Entry, setting: "priority" | "weight", value: number) => Promise<void>} Change */
+
+/** @param {{entry: Entry, change: Change}} props */
+function Row({ entry, change }) {
+  return html`<tbody data-experiment=${entry.experiment}><tr>
     <td class="number">${entry.position || "–"}</td>
     <td class="name"><a href=${experimentAddress(entry.experiment)}>${entry.experiment} ${entry.name}</a></td><td><${StateWord} state=${entry.state} /></td><td>${entry.owner || "–"}</td>
-    <td class="number">${entry.priority}</td>
-    <td class="number">${number(entry.weight)}</td>
+    <td class="number"><${Setting} entry=${entry} setting="priority" min=${1} max=${99} step=${1} change=${change} /></td>
+    <td class="number"><${Setting} entry=${entry} setting="weight" min=${1e-6} max=${1e6} step="any" change=${change} /></td>
     <td class="number">${count(entry.num_held)}</td><td class="number">${count(entry.num_share)}</td><td class="number">${count(entry.num_wanted)}</td>
     <td>${count(entry.num_running)} running, ${count(entry.num_waiting)} waiting</td>
-    <td class="wrap">${entry.reason || "–"}${entry.num_waiting > 1 && html`<${WaitingTrials} entry=${entry} />`}</td>
-  </tr>`;
+  </tr>
+  ${entry.num_waiting > 0 && html`<tr class="why"><td></td><td colspan="9"><div class="line">${entry.reason}${entry.num_waiting > 1 && html`<${WaitingTrials} entry=${entry} />`}</div></td></tr>`}
+  </tbody>`;
+}
+
+/** A number that who may changes in its place: with Enter, or by leaving it.
+ * @param {{entry: Entry, setting: "priority" | "weight", min: number, max: number, step: number | string, change: Change}} props */
+function Setting({ entry, setting, min, max, step, change }) {
+  const [typed, setTyped] = useState(/** @type {string | null} */ (null)); // null: nobody types
+  if (!mayChange(entry.owner)) return number(entry[setting]);
+  const save = async (/** @type {any} */ event) => {
+    const { value, validity } = event.target;
+    if (validity.valid && value !== "" && Number(value) !== entry[setting]) await change(entry, setting, Number(value));
+    setTyped(null);
+  };
+  return html`<input type="number" class=${setting === "weight" ? "wide" : ""} min=${min} max=${max} step=${step} required aria-label=${`${setting[0].toUpperCase()}${setting.slice(1)} of experiment ${entry.experiment}`}
+    value=${typed ?? String(entry[setting])} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} onChange=${save} onBlur=${() => typed !== null && typed === String(entry[setting]) && setTyped(null)} />`;
 }
 
 /** @param {{entry: Entry}} props */

@@ -27,8 +27,12 @@ export function stretches(slots) {
 /** @param {Stretch} a @param {Slot} b */
 function isAlike(a, b) {
   if (!a.assignment || !b.assignment) return !a.assignment && !b.assignment;
-  return a.experiment === b.experiment && a.trial === b.trial && a.state === b.state && a.reason === b.reason && Math.abs(a.since - b.since) < MOMENT_S;
+  return a.experiment === b.experiment && a.trial === b.trial && a.state === b.state && why(a) === why(b) && Math.abs(a.since - b.since) < MOMENT_S;
 }
+
+/** The reason without the slot and the node, which are in the row already.
+ * @param {Slot} slot */
+export const why = ({ slot, reason }) => (reason.startsWith(`slot ${slot} of `) && reason.endsWith(" was free") ? "was free" : reason);
 
 /** "3", or "0 to 3".
  * @param {Stretch} stretch */

@@ -58,7 +58,7 @@ function Columns({ days, people, top, label }) {
   const dark = isDark.value;
   const every = Math.ceil(days.length / 10);
   return html`<div class="columns" role="img" aria-label=${label}>
-      <span class="top small quiet">${hours(top)} h</span>
+      <span class="most small quiet">${hours(top)} h</span>
       ${days.map(
         (day, i) => html`<div key=${day.day} class="column" title=${`${day.day}: ${hours(day.hours)} h\n${day.parts.filter((part) => part.hours).map((part) => `${part.person}: ${hours(part.hours)} h`).join("\n")}`}>
           <div class="stacked">${day.parts.map((part, person) => part.hours > 0 && html`<div key=${part.person} style=${{ height: `${(part.hours / top) * 100}%`, background: color(person, dark) }}></div>`)}</div>

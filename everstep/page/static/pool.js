@@ -2,10 +2,12 @@
 
 import { useEffect } from "preact/hooks";
 import { Bar } from "./bar.js";
+import { useFetched } from "./fetched.js";
 import { count, plural } from "./format.js";
 import { html } from "./html.js";
+import { look } from "./live.js";
 import { Nodes } from "./pool_nodes.js";
-import { Pools, chosenPool, useFetched } from "./pools.js";
+import { Pools, chosenPool } from "./pools.js";
 import { go, poolAddress, query, queueAddress } from "./route.js";
 import { agentState, isFound, numBusy } from "./slots.js";
 import { Empty, Failed, Waiting } from "./states.js";
@@ -19,6 +21,7 @@ export function View({ id }) {
   /** @type {import("./slots.js").PoolView[] | undefined} */
   const pools = data?.pools;
   const pool = chosenPool(pools, id);
+  useEffect(() => look([]), []);
   useEffect(() => {
     document.title = `Pool ${pool?.pool ?? id} – Everstep`;
   }, [pool?.pool, id]);

@@ -3,10 +3,12 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { mayChange, send } from "./api.js";
+import { useFetched } from "./fetched.js";
 import { count, number, plural } from "./format.js";
 import { html } from "./html.js";
+import { look } from "./live.js";
 import { color } from "./palette.js";
-import { Pools, chosenPool, useFetched } from "./pools.js";
+import { Pools, chosenPool } from "./pools.js";
 import { experimentAddress, jobAddress, poolAddress, queueAddress } from "./route.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { isDark } from "./theme.js";
@@ -21,6 +23,7 @@ export function View({ id }) {
   const pools = data?.pools;
   const pool = chosenPool(pools, id);
   const { data: queue, problem, renew } = useFetched(pool ? `/v1/pools/${encodeURIComponent(pool.pool)}/queue` : "");
+  useEffect(() => look([]), []);
   useEffect(() => {
     document.title = `Queue ${pool?.pool ?? id} – Everstep`;
   }, [pool?.pool, id]);

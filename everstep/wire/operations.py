@@ -385,9 +385,9 @@ class Operations:
 
     @operation("GET", f"{_EXPERIMENT}/checkpoints", READ_ONLY)
     def checkpoints(
-        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial"
+        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial", trial: Count = 0
     ) -> wire.CheckpointList:
-        """List the checkpoints of an experiment; `sort`: trial, or metric for the best first."""
+        """List an experiment's checkpoints, or one trial's; `sort`: trial, or metric for the best first."""
 
     @operation("GET", _CHECKPOINT, READ_ONLY)
     def checkpoint(self, uuid: PathName) -> wire.SavedCheckpoint:

@@ -13,14 +13,13 @@ import { listen, look } from "./live.js";
 import { POSITIONS } from "./metrics.js";
 import { color, dash } from "./palette.js";
 import { Plot } from "./plot.js";
-import { address, go, jobAddress, query } from "./route.js";
+import { TRIAL_JOB, address, go, jobAddress, query } from "./route.js";
 import { Series, isCut } from "./series.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { isDark } from "./theme.js";
 import { placeText } from "./ticks.js";
 
 const AT_ONCE = 100; // jobs in one call
-const TRIAL = /^e\d+-t\d+$/;
 const MOST_SERIES = 1000; // in one call
 const PAUSE_MS = 5000; // between fetches of the numbers while jobs go on
 
@@ -138,8 +137,8 @@ export function Compare() {
 
 /** @param {{names: string[]}} props */
 function Unknown({ names }) {
-  const trials = names.filter((name) => TRIAL.test(name));
-  const others = names.filter((name) => !TRIAL.test(name));
+  const trials = names.filter((name) => TRIAL_JOB.test(name));
+  const others = names.filter((name) => !TRIAL_JOB.test(name));
   return html`${others.length > 0 && html`<p class="notice">Unknown to the coordinator: ${others.join(", ")}</p>`}
     ${trials.length > 0 && html`<p class="notice">Not started yet: ${trials.join(", ")}</p>`}`;
 }

@@ -5,16 +5,16 @@ import { get } from "./api.js";
 
 const PAUSE_MS = 2000;
 
-/** The answer to this call, as long as the view is open.
- * @template T
+/** The answer to this call; null until it is there. What is shown stays while the coordinator is away.
  * @param {string} path "": none
- * @returns {{data: T | null, problem: Error | null, renew: () => Promise<void>}} */
-export function useFetched(path) {
-  const [answer, setAnswer] = useState(/** @type {{path: string, data: T} | null} */ (null));
-  const [problem, setProblem] = useState(/** @type {Error | null} */ (null));
-  const renew = useCallback(() => {
-    if (!path) return Promise.resolve(undefined);
-    return get(path).then(
+ * @param {{isKept?: boolean}} [how] isKept: an earlier answer is shown until that to another path is there
+ * @returns {{data: any, problem: import("./api.js").Refused | null, renew: () => Promise<void>}} */
+export function useFetched(path, { isKept = false } = {}) {
+  const [answer, setAnswer] = useState(/** @type {{path: string, data: any} | null} */ (null));
+  const [problem, setProblem] = useState(/** @type {import("./api.js").Refused | null} */ (null));
+  const renew = useCallback(async () => {
+    if (!path) return;
+    await get(path).then(
       (data) => (setAnswer({ path, data }), setProblem(null)),
       (error) => setProblem(error),
     );
@@ -24,5 +24,5 @@ export function useFetched(path) {
     const timer = setInterval(() => document.hidden || renew(), PAUSE_MS);
     return () => clearInterval(timer);
   }, [renew]);
-  return { data: answer?.path === path ? answer.data : null, problem, renew };
+  return { data: isKept || answer?.path === path ? answer?.data ?? null : null, problem, renew };
 }

@@ -1,14 +1,14 @@
 // A trial: its hyperparameters, what the search decided about it, its workers as it grew and shrank, and the views of its
 // job.
 
-import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 import { mayChange, send } from "./api.js";
-import { clock, count, duration, number } from "./format.js";
+import { AskingButton } from "./dialog.js";
 import { useFetched } from "./fetched.js";
+import { clock, count, duration, number } from "./format.js";
 import { html } from "./html.js";
 import { Job, JobView, KEPT, VIEWS, useJob } from "./job.js";
-import { look } from "./live.js";
-import { address, experimentAddress, query } from "./route.js";
+import { TRIAL_JOB, address, experimentAddress, query } from "./route.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { Overview } from "./trial_overview.js";
 import { isOver } from "./trial_story.js";
@@ -17,7 +17,7 @@ import { isOver } from "./trial_story.js";
 
 /** @param {{id: string, tab: string}} props  id: unique at the coordinator, or the name of the trial's job */
 export function View({ id }) {
-  const [, experiment, trial] = /^e(\d+)-t(\d+)$/.exec(id) ?? [];
+  const [, experiment, trial] = TRIAL_JOB.exec(id) ?? [];
   const { data, problem, renew } = useFetched(experiment ? `/v1/experiments/${experiment}/trials/${trial}` : `/v1/trials/${id}`);
   if (data) return html`<${Trial} key=${data.job} trial=${data} problem=${problem} renew=${renew} />`;
   if (!problem) return html`<${Waiting} />`;
@@ -52,6 +52,7 @@ function Trial({ trial, problem, renew }) {
 function Head({ trial, experiment, renew }) {
   const end = trial.ended_at ?? Date.now() / 1000;
   const unit = experiment?.unit ?? "";
+  const kill = () => send("POST", `/v1/experiments/${trial.experiment}/trials/${trial.trial}/kill`).then(renew);
   const facts = [
     [`Best${experiment?.metric ? ` ${experiment.metric}` : ""}`, trial.best === null ? "–" : `${number(trial.best)} at ${count(trial.best_length)}`],
     ["Last", number(trial.latest)],
@@ -62,7 +63,7 @@ function Head({ trial, experiment, renew }) {
   ];
   return html`<div class="head"><h1>Trial ${trial.trial}</h1><${StateWord} state=${trial.state} />
       <span>of <a href=${experimentAddress(trial.experiment)}>experiment ${trial.experiment}${experiment?.name && `, ${experiment.name}`}</a></span>
-      <span class="end"><a class="button" href=${address({ jobs: trial.job }, "/compare")}>Compare</a>${!isOver(trial) && mayChange(experiment?.owner) && html`<${Kill} trial=${trial} renew=${renew} />`}</span></div>
+      <span class="end"><a class="button" href=${address({ jobs: trial.job }, "/compare")}>Compare</a>${!isOver(trial) && mayChange(experiment?.owner) && html`<${AskingButton} label="Kill" about=${`trial ${trial.trial}`} title=${`Kill trial ${trial.trial}?`} verb="Kill" act=${kill}>It ends at once and does not save: what it has trained since its last checkpoint is lost. The search continues without it.<//>`}</span></div>
     <p class="quiet" id="reason" aria-live="polite">${trial.reason}</p>
     <dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }

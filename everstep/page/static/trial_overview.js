@@ -4,10 +4,12 @@
 import { useMemo } from "preact/hooks";
 import { Band } from "./band.js";
 import { flatten, text } from "./configuration.js";
-import { bytes, clock, count, number } from "./format.js";
 import { useFetched } from "./fetched.js";
+import { bytes, clock, count, number } from "./format.js";
 import { html } from "./html.js";
 import { lanes } from "./lanes.js";
+import { Register, RegisteredAs } from "./register.js";
+import { StateWord } from "./states.js";
 import { sizesText, stages } from "./trial_story.js";
 
 /** @typedef {import("./trial_story.js").Trial} Trial */
@@ -55,4 +57,22 @@ function Rungs({ trial, unit }) {
     <thead><tr><th class="number">To</th><th class="number">Result</th><th class="number">Place</th><th>Decision</th></tr></thead>
     <tbody>${rows.map((each, i) => html`<tr key=${i}><td class="number">${each.length === null ? "the end" : `${count(each.length)} ${unit}`}</td><td class="number">${number(each.metric)}</td>
       <td class="number">${each.place ? `${count(each.place)} of ${count(each.compared)}` : "–"}</td><td class="wrap">${each.decision}</td></tr>`)}</tbody></table></div>`;
+}
+
+/** @typedef {import("./model.js").Checkpoint & {registered: import("./register.js").Registered[]}} Checkpoint */
+
+/** @param {{trial: Trial}} props */
+function Saved({ trial }) {
+  const { data, renew } = useFetched(`/v1/experiments/${trial.experiment}/checkpoints?trial=${trial.trial}&limit=1000`);
+  if (!data) return null;
+  /** @type {Checkpoint[]} */
+  const newest = [...data.checkpoints].sort((a, b) => b.step - a.step);
+  return html`<section aria-labelledby="saved-title"><div class="section"><h2 id="saved-title">Checkpoints</h2></div>
+    ${!newest.length && html`<p class="quiet">This trial has not saved a checkpoint.</p>`}
+    ${newest.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Checkpoints"><table class="tight">
+      <thead><tr><th class="number">Step</th><th class="number">Metric</th><th>Saved</th><th class="number">Size</th><th>State</th><th>UUID</th><th>Model</th></tr></thead>
+      <tbody>${newest.map((each) => html`<tr key=${each.uuid}><td class="number">${count(each.step)}</td><td class="number">${number(each.metric)}</td><td>${clock(each.created_at)}</td><td class="number">${bytes(each.num_bytes)}</td>
+        <td>${each.state === "COMPLETED" ? (each.uuid === trial.best_checkpoint ? "best" : each.uuid === trial.latest_checkpoint ? "newest" : "kept") : html`<${StateWord} state=${each.state} />`}</td><td class="mono">${each.uuid}</td>
+        <td><span class="buttons"><${RegisteredAs} registered=${each.registered} />${each.state === "COMPLETED" && html`<${Register} uuid=${each.uuid} onDone=${renew} />`}</span></td></tr>`)}</tbody></table></div>`}
+  </section>`;
 }

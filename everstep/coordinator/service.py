@@ -22,6 +22,8 @@ from everstep.coordinator.job_band import JobBand
 from everstep.coordinator.job_listing import JobListing
 from everstep.coordinator.job_logs import JobLogs
 from everstep.coordinator.metrics import Metrics
+from everstep.coordinator.models.checkpoint_changes import CheckpointChanges
+from everstep.coordinator.models.model_calls import ModelCalls
 from everstep.coordinator.pool.nodes_reports import NodesReports
 from everstep.coordinator.pool.people import NOBODY, People
 from everstep.coordinator.pool.pool import Pool
@@ -37,6 +39,7 @@ from everstep.coordinator.store.log_store import LogStore
 from everstep.coordinator.store.store import Store, restored
 from everstep.coordinator.store.store_reader import StoreReader
 from everstep.coordinator.stream import SLASH, LiveStream, is_job
+from everstep.coordinator.templates import Templates
 from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.errors import UNKNOWN, Refused
@@ -95,6 +98,9 @@ class Service:
         self.experiments.on_change = self.experiment_feed.note_changed
         self.experiment_calls.on_view = self.experiment_feed.note_view
         self.feed.tellers.append(self.experiment_feed.tell)
+        self.models = ModelCalls(store, self.experiments, self.checkpoints, self._is_over)
+        self.checkpoint_changes = CheckpointChanges(store, self.experiments, self.checkpoints, self._is_over)
+        self.templates = Templates(store, self._reader)
         self.uses = PoolUses(self._reader)
         self._ticking = asyncio.create_task(self._clock.tick())
         self._ticking.add_done_callback(die_if_failed)
@@ -169,6 +175,15 @@ class Service:
     def queue_view(self, pool: str) -> wire.QueueView:
         live = [each.facts for each in self.experiments.live.values()]
         return queue_view(pool, live, self.pool.standing(pool))
+
+    async def _is_over(self, name: str) -> bool:
+        """Whether nothing trains the job any more: a trial that is not over may continue later."""
+        key = trial_key(name)
+        live = None if key is None else await self.experiments.find(key[0])
+        if key is not None:
+            return live is None or key[1] not in live.trials or live.trials[key[1]].is_over
+        job = self._jobs.get(name) or await self._load(name)
+        return job is None or job.kept.is_over  # None: it was removed after its days
 
     async def create(self, name: str, spec: wire.JobSpec, *, is_limited: bool = True) -> CoordinatedJob:
         if not ID.fullmatch(name):

@@ -133,6 +133,10 @@ _TRIAL = f"{_JOB}/trial"
 _EXPERIMENTS = "/v1/experiments"
 _EXPERIMENT = f"{_EXPERIMENTS}/{{experiment}}"
 _POOL = "/v1/pools/{pool}"
+_CHECKPOINT = "/v1/checkpoints/{uuid}"
+_MODEL = "/v1/models/{model}"
+_VERSION = f"{_MODEL}/versions/{{version}}"
+_TEMPLATE = "/v1/templates/{template}"
 _MOST_ROWS = 1000  # of experiments, trials, events or checkpoints, in one answer
 _Rows = Annotated[int, Bounds(ge=1, le=_MOST_ROWS)]
 
@@ -433,13 +437,25 @@ class Operations:
 
     @operation("GET", f"{_EXPERIMENT}/checkpoints", READ_ONLY)
     def checkpoints(
-        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial"
+        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial", trial: Count = 0
     ) -> wire.CheckpointList:
-        """List the checkpoints of an experiment; `sort`: trial, or metric for the best first."""
+        """List an experiment's checkpoints, or one trial's; `sort`: trial, or metric for the best first."""
 
-    @operation("GET", "/v1/checkpoints/{uuid}", READ_ONLY)
+    @operation("GET", _CHECKPOINT, READ_ONLY)
     def checkpoint(self, uuid: PathName) -> wire.SavedCheckpoint:
         """Find a checkpoint of any job by its UUID."""
+
+    @operation("GET", f"{_CHECKPOINT}/files", READ_ONLY)
+    def checkpoint_files(self, uuid: PathName) -> wire.CheckpointFiles:
+        """List the files of a checkpoint that the coordinator can reach."""
+
+    @operation("POST", f"{_CHECKPOINT}/change", USER)
+    def change_checkpoint(self, uuid: PathName, message: wire.CheckpointChange) -> wire.SavedCheckpoint:
+        """Add or remove metadata of a checkpoint."""
+
+    @operation("POST", f"{_CHECKPOINT}/remove", USER)
+    def remove_files(self, uuid: PathName, message: wire.CheckpointRemoval) -> wire.SavedCheckpoint:
+        """Remove files of a checkpoint by pattern; all files: delete it. One that is registered or in use is kept."""
 
     @operation("GET", f"{_JOB}/checkpoints/latest", READ_ONLY)
     def latest_checkpoint(self) -> wire.SavedCheckpoint:
@@ -460,6 +476,82 @@ class Operations:
     @operation("POST", f"{_TRIAL}/end", WORKER)
     def end_trial(self, message: wire.TrialEnd) -> None:
         """Trial: the script is done, or its hyperparameters are invalid."""
+
+    # --- models and templates ---------------------------------------------------------------------
+
+    @operation("POST", "/v1/models", USER)
+    def create_model(self, new: wire.NewModel) -> wire.ModelView:
+        """Create a model, or return it if this request created one before."""
+
+    @operation("GET", "/v1/models", READ_ONLY)
+    def models(
+        self,
+        start: Count = 0,
+        limit: _Rows = 100,
+        search: SearchText = "",
+        label: Name = "",
+        sort: Name = "model",
+        *,
+        is_descending: bool = False,
+        is_archived: bool = False,
+    ) -> wire.ModelList:
+        """List models; `search`: in name, description and labels; `is_archived`: also archived ones."""
+
+    @operation("GET", "/v1/model-labels", READ_ONLY)
+    def model_labels(self) -> wire.ModelLabels:
+        """List the labels of all models."""
+
+    @operation("GET", _MODEL, READ_ONLY)
+    def model(self, model: PathName) -> wire.ModelView:
+        """Get a model by its name or ID."""
+
+    @operation("POST", f"{_MODEL}/change", USER)
+    def change_model(self, model: PathName, message: wire.ModelChange) -> wire.ModelView:
+        """Change what people write on a model; archive or unarchive it."""
+
+    @operation("POST", f"{_MODEL}/delete", USER)
+    def delete_model(self, model: PathName) -> None:
+        """Delete a model with its versions; their checkpoints are then kept as the experiments say."""
+
+    @operation("POST", f"{_MODEL}/versions", USER)
+    def register_version(self, model: PathName, new: wire.NewVersion) -> wire.ModelVersionView:
+        """Register a checkpoint, which is kept from then on, as the next version, or return the version that it is."""
+
+    @operation("GET", f"{_MODEL}/versions", READ_ONLY)
+    def model_versions(
+        self, model: PathName, *, start: Count = 0, limit: _Rows = 100, is_descending: bool = False
+    ) -> wire.ModelVersionList:
+        """List the versions of a model with their checkpoints, by number."""
+
+    @operation("GET", _VERSION, READ_ONLY)
+    def model_version(self, model: PathName, version: Positive) -> wire.ModelVersionView:
+        """Get a version of a model with its checkpoint."""
+
+    @operation("POST", f"{_VERSION}/change", USER)
+    def change_version(self, model: PathName, version: Positive, message: wire.VersionChange) -> wire.ModelVersionView:
+        """Change what people write on a version."""
+
+    @operation("POST", f"{_VERSION}/delete", USER)
+    def delete_version(self, model: PathName, version: Positive) -> None:
+        """Delete a version; its checkpoint is then kept as its experiment says."""
+
+    @operation("PUT", _TEMPLATE, USER)
+    def set_template(self, template: PathName, text: wire.TemplateText) -> wire.TemplateView:
+        """Create or replace a template: a piece of configuration for experiments."""
+
+    @operation("GET", "/v1/templates", READ_ONLY)
+    def templates(self, start: Count = 0, limit: _Rows = 100) -> wire.TemplateList:
+        """List templates by name."""
+
+    @operation("GET", _TEMPLATE, READ_ONLY)
+    def template(self, template: PathName) -> wire.TemplateView:
+        """Get a template."""
+
+    @operation("POST", f"{_TEMPLATE}/delete", USER)
+    def delete_template(self, template: PathName) -> None:
+        """Delete a template. Experiments that were created with it keep their configuration."""
+
+    # --- pools ------------------------------------------------------------------------------------
 
     @operation("GET", "/v1/pools", READ_ONLY)
     def pools(self) -> wire.PoolList:

@@ -146,10 +146,10 @@ async def search_operations(call: HttpCall, experiment: int, message: wire.Searc
 
 
 async def checkpoints(
-    call: HttpCall, experiment: int, *, start: int = 0, limit: int = 100, sort: str = "trial"
+    call: HttpCall, experiment: int, *, start: int = 0, limit: int = 100, sort: str = "trial", trial: int = 0
 ) -> wire.CheckpointList:
     check_sort(sort)
-    return await call.service.checkpoints.of_experiment(experiment, start, limit, sort)
+    return await call.service.checkpoints.of_experiment(experiment, start, limit, sort, trial)
 
 
 async def checkpoint(call: HttpCall, uuid: str) -> wire.SavedCheckpoint:

@@ -27,6 +27,7 @@ from everstep.coordinator.experiments.time_limits import check_limit
 from everstep.coordinator.experiments.trial_calls import trial_key
 from everstep.coordinator.experiments.verification import verification
 from everstep.coordinator.experiments.views import best_trials_first, event_view, experiment_view, trial_view
+from everstep.coordinator.models.facts import kept_text
 from everstep.coordinator.pool.environments import image_problem, images_of
 from everstep.coordinator.store.experiment_rows import (
     Changes,
@@ -40,6 +41,7 @@ from everstep.coordinator.store.experiment_rows import (
     read_trials,
     write_changes,
 )
+from everstep.coordinator.store.model_rows import read_registered_of
 from everstep.coordinator.store.store import Store
 from everstep.errors import CONFLICT, UNKNOWN, Refused, UsageError
 from everstep.search.config import MODEL_BASED, is_smaller_better
@@ -157,9 +159,12 @@ class ExperimentCalls:
                 why=message.reason,
                 num_open=0,
             )
+            is_deleted = change is not None and change.state == DELETED
             if change is not None:
-                write_changes(connection, Changes(experiment=_acted(facts, change)))
-            if is_deleted := change is not None and change.state == DELETED:
+                registered = read_registered_of(connection, number) if is_deleted else {}
+                acted = _acted(facts, replace(change, reason=change.reason + kept_text(registered)))
+                write_changes(connection, Changes(experiment=acted))
+            if is_deleted:
                 forget_events(connection, number)
                 forget_secrets(connection, number)
             return is_deleted

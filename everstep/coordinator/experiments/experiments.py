@@ -80,7 +80,7 @@ class Experiments:
         self._suggester = Suggester()
         self._reuse = TrialReuse(self)
         self._tokens = TrialTokens(store.trial_secret)
-        self.sweeper = CheckpointSweeper(store, self._begun_with, self.choosing, jobs.remove)
+        self.sweeper = CheckpointSweeper(store, self.begun_with, self.choosing, jobs.remove)
 
     async def start(self, holder: SlotHolder | None = None) -> None:
         """Continue what the store holds. The pool must know its slots by now."""
@@ -137,7 +137,8 @@ class Experiments:
             return False
         return 0 < int(number) <= self._last_number
 
-    def _begun_with(self) -> set[str]:
+    def begun_with(self) -> set[str]:
+        """The UUIDs of the checkpoints that open trials start from."""
         return {uuid for live in self.live.values() for uuid in live.begun_with()}
 
     async def _load(self, number: int) -> None:

@@ -157,7 +157,9 @@ class Pool:
     def standing(self, pool: str) -> PoolStanding:
         candidates = [each for each in self._candidates() if each.pool == pool]
         held = Counter(each.key for each in self._book.live.values() if each.pool == pool)
-        return PoolStanding(candidates=candidates, held=held, queue=self.decider.queue(pool))
+        return PoolStanding(
+            candidates=candidates, held=held, queue=self.decider.queue(pool), shares=self.decider.shares(pool)
+        )
 
     # --- for agents -------------------------------------------------------------------------------
 

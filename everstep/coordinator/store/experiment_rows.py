@@ -266,6 +266,14 @@ def read_checkpoint(connection: Connection, uuid: str) -> CheckpointRecord | Non
     return CheckpointRecord(**rows[0]) if rows else None
 
 
+def read_these_checkpoints(connection: Connection, uuids: Sequence[str]) -> list[CheckpointRecord]:
+    found: list[CheckpointRecord] = []
+    for start in range(0, len(uuids), _MOST_KEYS):
+        some = CHECKPOINTS.c.uuid.in_(uuids[start : start + _MOST_KEYS])
+        found += [CheckpointRecord(**row) for row in _rows(connection, CHECKPOINTS, some)]
+    return found
+
+
 def read_checkpoints(connection: Connection, experiment: int, trial: int | None = None) -> list[CheckpointRecord]:
     columns = CHECKPOINTS.c
     is_wanted = columns.experiment == experiment
@@ -285,6 +293,13 @@ def read_latest_checkpoint(connection: Connection, job: str) -> CheckpointRecord
 def mark_deleted(connection: Connection, uuids: Iterable[str]) -> None:
     for uuid in uuids:
         connection.execute(update(CHECKPOINTS).where(CHECKPOINTS.c.uuid == uuid).values(state=DELETED))
+
+
+def note_unswept(connection: Connection, number: int) -> None:
+    """An experiment that is over has checkpoints to delete. One that is not is swept at its end."""
+    columns = EXPERIMENTS.c
+    is_it = (columns.number == number) & columns.state.not_in(LIVE)
+    connection.execute(update(EXPERIMENTS).where(is_it).values(needs_sweep=True))
 
 
 def forget_events(connection: Connection, experiment: int) -> None:

@@ -5,7 +5,7 @@ import { html } from "./html.js";
 import { inks } from "./palette.js";
 import { isDark } from "./theme.js";
 
-/** @typedef {{ctx: CanvasRenderingContext2D, width: number, height: number, isDark: boolean, ink: {text: string, grid: string, mark: string, good: string}}} Pen */
+/** @typedef {{ctx: CanvasRenderingContext2D, width: number, height: number, isDark: boolean, ink: {text: string, grid: string, mark: string, good: string, ground: string}}} Pen */
 /** @typedef {{x: number, y: number, isDown: boolean}} At */
 /**
  * @typedef {object} Props

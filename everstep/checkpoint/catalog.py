@@ -1,5 +1,8 @@
 """Find the checkpoints of a storage, check whether they are whole, and delete those that are not kept.
 
+A checkpoint with a mark (`keep_mark`) stays. It is looked for after the checkpoint was hidden: whoever marks it then
+finds it missing, or it comes back.
+
 `find` reads manifests and sizes; `verify` reads everything and names each damaged block.
 Runs without torch."""
 
@@ -7,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from everstep.checkpoint import keep_mark
 from everstep.checkpoint.manifest import (
     MANIFEST,
     CheckpointKey,
@@ -115,7 +119,7 @@ def retire(storage: Storage, policy: RetentionPolicy) -> Retention:
     """The quick part: hide the checkpoints that are not kept. `sweep` frees the space."""
     decision = _decide(storage, policy)
     for key in decision.delete:
-        storage.hide(key.folder, MANIFEST)
+        storage.hide(key.folder, MANIFEST, unless=keep_mark.mark_of(key))
     return decision
 
 
@@ -127,13 +131,29 @@ def sweep(storage: Storage, decision: Retention) -> None:
 
 
 def delete(storage: Storage, key: CheckpointKey) -> None:
+    """Whether it is marked or not."""
+    keep_mark.remove(storage, key)
     storage.hide(key.folder, MANIFEST)
     storage.sweep()
 
 
 def _decide(storage: Storage, policy: RetentionPolicy) -> Retention:
     found = [each for each in find(storage) if not each.is_unreadable]
-    return decide_retention(found, policy)
+    return decide_retention(found, policy, keep_mark.marked(storage.list()))
+
+
+def files_of(storage: Storage, key: CheckpointKey) -> dict[str, int]:
+    """Their sizes, by their names in the checkpoint's folder."""
+    found: dict[str, int] = {}
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        for name, size in storage.list(f"{key.folder}/{folder}".rstrip("/")).items():
+            if size is None:
+                folders.append(f"{folder}{name}/")
+            else:
+                found[f"{folder}{name}"] = size
+    return dict(sorted(found.items()))
 
 
 def _tidy(storage: Storage, key: CheckpointKey) -> None:

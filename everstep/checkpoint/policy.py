@@ -9,7 +9,7 @@ Pure: facts come in as values, decisions go out with the reason."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from everstep.checkpoint.manifest import CheckpointKey, Manifest, RetentionPolicy
@@ -44,7 +44,10 @@ class Retention:
     overtaken: frozenset[CheckpointKey] = frozenset()  # kept despite the policy: newer ones have not come as far
 
 
-def decide_retention(found: Sequence[Found], policy: RetentionPolicy) -> Retention:
+def decide_retention(
+    found: Sequence[Found], policy: RetentionPolicy, marked: Collection[CheckpointKey] = ()
+) -> Retention:
+    """`marked`: those that must stay, whatever the policy says."""
     whole = sorted((each.key for each in found if each.is_whole), reverse=True)
     if not whole:
         return Retention(keep={each.key: "no whole checkpoint is newer" for each in found}, delete={})
@@ -54,6 +57,9 @@ def decide_retention(found: Sequence[Found], policy: RetentionPolicy) -> Retenti
     keep |= dict.fromkeys(overtaken, f"the newest of a history that came further than step {whole[0].step}")
     for rank, each in enumerate(best_first(found, policy)[: policy.keep_best]):
         keep.setdefault(each.key, f"number {rank + 1} by {policy.metric}")
+    for each in found:
+        if each.key in marked:
+            keep.setdefault(each.key, "registered as a version of a model")
     delete = {}
     for each in found:
         if each.key in keep:

@@ -130,7 +130,7 @@ class FinishedRecord:
         if found is None:
             text = f"job {self.job} has no checkpoint {uuid[:64]}"
             raise Refused(text, status=UNKNOWN, code="checkpoint-unknown")
-        return checkpoint_view(found)
+        return checkpoint_view(found, {}, ())
 
     def lacks_end(self) -> str:
         """Why this may not be the last word about the job; empty: it is."""

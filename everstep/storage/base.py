@@ -42,9 +42,10 @@ class Storage(Readable, Protocol):
     def delete(self, name: str) -> None:
         """A file, or a folder with its content. Does nothing if it is missing."""
 
-    def hide(self, folder: str, mark: str) -> None:
+    def hide(self, folder: str, mark: str, *, unless: str = "") -> None:
         """From now on the folder is not found, or without its file `mark`. Only `sweep`, which takes longer, frees its
-        space. Does nothing if it is missing."""
+        space. Does nothing if it is missing. If there is a file `unless`, the folder is there again at the end: that is
+        looked up once the folder is hidden."""
 
     def identity(self) -> str:
         """Equal for all processes that see this storage, and only for them; empty if that is unknown."""

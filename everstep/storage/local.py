@@ -86,10 +86,15 @@ class LocalStorage:
                 path.unlink()
             _sync_folder(path.parent)
 
-    def hide(self, folder: str, mark: str) -> None:
+    def hide(self, folder: str, mark: str, *, unless: str = "") -> None:
         """Not synced: a folder that a power cut brings back is whole."""
+        if unless and (self.root / unless).exists():
+            return
+        gone = self.root / f"{_GONE}{os.urandom(4).hex()}"
         with contextlib.suppress(FileNotFoundError):
-            os.rename(self.root / folder, self.root / f"{_GONE}{os.urandom(4).hex()}")
+            os.rename(self.root / folder, gone)
+            if unless and (self.root / unless).exists():  # since the first look
+                os.rename(gone, self.root / folder)
 
     def identity(self) -> str:
         """The first process writes it down: the same path may be another disk elsewhere."""

@@ -126,10 +126,22 @@ class RemoteStorage:
 
         self._patiently(remove, f"delete {name}")
 
-    def hide(self, folder: str, mark: str) -> None:
+    def hide(self, folder: str, mark: str, *, unless: str = "") -> None:
         """A bucket has no folders to rename: delete all of it now."""
+        held = self._read_if_there(f"{folder}/{mark}") if unless else None
+        if unless and self._read_if_there(unless) is not None:
+            return
         self.delete(f"{folder}/{mark}")
+        if held is not None and self._read_if_there(unless) is not None:  # since the first look
+            self.put(f"{folder}/{mark}", held)
+            return
         self.delete(folder)
+
+    def _read_if_there(self, name: str) -> bytes | None:
+        try:
+            return self.read(name)
+        except FileNotFoundError:
+            return None
 
     def identity(self) -> str:
         """fsspec's memory belongs to one process."""

@@ -16,12 +16,15 @@ from everstep.wire.policy import *
 from everstep.wire.shards import *
 
 if TYPE_CHECKING:
+    from everstep.wire.experiment_views import *
     from everstep.wire.experiments import *
+    from everstep.wire.models import *
     from everstep.wire.page import *
     from everstep.wire.pool import *
+    from everstep.wire.templates import *
     from everstep.wire.trials import *
 else:
-    _LATE = ("page", "experiments", "trials", "pool")
+    _LATE = ("page", "experiments", "experiment_views", "trials", "pool", "models", "templates")
 
     def __getattr__(name: str) -> Any:
         """Messages about the page and experiments, made when one is used: workers, which use few, start sooner."""

@@ -22,7 +22,16 @@ from everstep import wire
 from everstep.wire.bounds import MAX_INT, Bounds, Count, Name, PathName, Positive
 from everstep.wire.logs import SearchText
 from everstep.wire.metrics import MOST_COLUMNS, MOST_REPORTS, MOST_SERIES
-from everstep.wire.page_bounds import MOST_DAYS, MOST_JOBS, MOST_MARKS, JobNames
+from everstep.wire.page_bounds import (
+    MOST_CURVE_POINTS,
+    MOST_DAYS,
+    MOST_JOBS,
+    MOST_MARKS,
+    ColumnNames,
+    FilePath,
+    JobNames,
+    TrialNumbers,
+)
 from everstep.wire.tokens import READ_ONLY, USER, WORKER, WORKER_OR_USER
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -124,6 +133,10 @@ _TRIAL = f"{_JOB}/trial"
 _EXPERIMENTS = "/v1/experiments"
 _EXPERIMENT = f"{_EXPERIMENTS}/{{experiment}}"
 _POOL = "/v1/pools/{pool}"
+_CHECKPOINT = "/v1/checkpoints/{uuid}"
+_MODEL = "/v1/models/{model}"
+_VERSION = f"{_MODEL}/versions/{{version}}"
+_TEMPLATE = "/v1/templates/{template}"
 _MOST_ROWS = 1000  # of experiments, trials, events or checkpoints, in one answer
 _Rows = Annotated[int, Bounds(ge=1, le=_MOST_ROWS)]
 
@@ -320,8 +333,17 @@ class Operations:
         state: Name = "",
         *,
         is_archived: bool = False,
+        label: Name = "",
+        owner: Name = "",
+        sort: Name = "experiment",
+        is_descending: bool = True,
+        columns: ColumnNames = "",
     ) -> wire.ExperimentList:
-        """List experiments, newest first; `is_archived`: also archived ones."""
+        """List experiments. `columns`: metric:NAME and hp:NAME, with commas, of the best trial; also to sort by."""
+
+    @operation("GET", "/v1/experiment-columns", READ_ONLY)
+    def experiment_columns(self) -> wire.ExperimentColumns:
+        """Get the columns of the list of experiments, and the labels and owners in it."""
 
     @operation("GET", _EXPERIMENT, READ_ONLY)
     def experiment(self, experiment: Positive) -> wire.ExperimentView:
@@ -335,6 +357,10 @@ class Operations:
     def act(self, experiment: Positive, message: wire.ExperimentAction) -> wire.ExperimentView:
         """Pause, activate, cancel, kill, archive, unarchive, or delete the experiment."""
 
+    @operation("POST", f"{_EXPERIMENT}/fork", USER)
+    def fork(self, experiment: Positive, message: wire.ExperimentFork) -> wire.ExperimentView:
+        """Create an experiment with the code and the file of another one, as it is or changed."""
+
     @operation("POST", f"{_EXPERIMENT}/change", USER)
     def change(self, experiment: Positive, message: wire.ExperimentChange) -> wire.ExperimentView:
         """Change what people write on an experiment, the checkpoints it keeps, or how it shares its pool."""
@@ -344,6 +370,36 @@ class Operations:
         self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial"
     ) -> wire.TrialList:
         """List an experiment's trials; `sort`: trial, or metric for the best first."""
+
+    @operation("GET", f"{_EXPERIMENT}/columns", READ_ONLY)
+    def trial_columns(self, experiment: Positive) -> wire.TrialColumns:
+        """Get all trials of an experiment as columns, with the hyperparameters that are searched."""
+
+    @operation("GET", f"{_EXPERIMENT}/curves", READ_ONLY)
+    def trial_curves(
+        self,
+        experiment: Positive,
+        *,
+        points: Annotated[int, Bounds(ge=1, le=MOST_CURVE_POINTS)] = 50_000,
+        trials: TrialNumbers = "",
+    ) -> wire.TrialCurves:
+        """Get the results of all trials, or of these (numbers with commas); thinned to this many points."""
+
+    @operation("GET", f"{_EXPERIMENT}/rungs", READ_ONLY)
+    def rungs(self, experiment: Positive) -> wire.Rungs:
+        """Get which trials were compared at which length, by which numbers, and which of them continued."""
+
+    @operation("GET", f"{_EXPERIMENT}/use", READ_ONLY)
+    def experiment_use(self, experiment: Positive) -> wire.ExperimentUse:
+        """Get the slots that an experiment has held over time."""
+
+    @operation("GET", f"{_EXPERIMENT}/files", READ_ONLY)
+    def code_files(self, experiment: Positive) -> wire.CodeFileList:
+        """List the files of an experiment's code."""
+
+    @operation("GET", f"{_EXPERIMENT}/file", READ_ONLY)
+    def code_text(self, experiment: Positive, *, name: FilePath = "") -> wire.CodeText:
+        """Get the text of one of these files, or its beginning if it is long."""
 
     @operation("GET", f"{_EXPERIMENT}/trials/{{trial}}", READ_ONLY)
     def trial(self, experiment: Positive, trial: Positive) -> wire.TrialView:
@@ -381,13 +437,25 @@ class Operations:
 
     @operation("GET", f"{_EXPERIMENT}/checkpoints", READ_ONLY)
     def checkpoints(
-        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial"
+        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial", trial: Count = 0
     ) -> wire.CheckpointList:
-        """List the checkpoints of an experiment; `sort`: trial, or metric for the best first."""
+        """List an experiment's checkpoints, or one trial's; `sort`: trial, or metric for the best first."""
 
-    @operation("GET", "/v1/checkpoints/{uuid}", READ_ONLY)
+    @operation("GET", _CHECKPOINT, READ_ONLY)
     def checkpoint(self, uuid: PathName) -> wire.SavedCheckpoint:
         """Find a checkpoint of any job by its UUID."""
+
+    @operation("GET", f"{_CHECKPOINT}/files", READ_ONLY)
+    def checkpoint_files(self, uuid: PathName) -> wire.CheckpointFiles:
+        """List the files of a checkpoint that the coordinator can reach."""
+
+    @operation("POST", f"{_CHECKPOINT}/change", USER)
+    def change_checkpoint(self, uuid: PathName, message: wire.CheckpointChange) -> wire.SavedCheckpoint:
+        """Add or remove metadata of a checkpoint."""
+
+    @operation("POST", f"{_CHECKPOINT}/remove", USER)
+    def remove_files(self, uuid: PathName, message: wire.CheckpointRemoval) -> wire.SavedCheckpoint:
+        """Remove files of a checkpoint by pattern; all files: delete it. One that is registered or in use is kept."""
 
     @operation("GET", f"{_JOB}/checkpoints/latest", READ_ONLY)
     def latest_checkpoint(self) -> wire.SavedCheckpoint:
@@ -408,6 +476,82 @@ class Operations:
     @operation("POST", f"{_TRIAL}/end", WORKER)
     def end_trial(self, message: wire.TrialEnd) -> None:
         """Trial: the script is done, or its hyperparameters are invalid."""
+
+    # --- models and templates ---------------------------------------------------------------------
+
+    @operation("POST", "/v1/models", USER)
+    def create_model(self, new: wire.NewModel) -> wire.ModelView:
+        """Create a model, or return it if this request created one before."""
+
+    @operation("GET", "/v1/models", READ_ONLY)
+    def models(
+        self,
+        start: Count = 0,
+        limit: _Rows = 100,
+        search: SearchText = "",
+        label: Name = "",
+        sort: Name = "model",
+        *,
+        is_descending: bool = False,
+        is_archived: bool = False,
+    ) -> wire.ModelList:
+        """List models; `search`: in name, description and labels; `is_archived`: also archived ones."""
+
+    @operation("GET", "/v1/model-labels", READ_ONLY)
+    def model_labels(self) -> wire.ModelLabels:
+        """List the labels of all models."""
+
+    @operation("GET", _MODEL, READ_ONLY)
+    def model(self, model: PathName) -> wire.ModelView:
+        """Get a model by its name or ID."""
+
+    @operation("POST", f"{_MODEL}/change", USER)
+    def change_model(self, model: PathName, message: wire.ModelChange) -> wire.ModelView:
+        """Change what people write on a model; archive or unarchive it."""
+
+    @operation("POST", f"{_MODEL}/delete", USER)
+    def delete_model(self, model: PathName) -> None:
+        """Delete a model with its versions; their checkpoints are then kept as the experiments say."""
+
+    @operation("POST", f"{_MODEL}/versions", USER)
+    def register_version(self, model: PathName, new: wire.NewVersion) -> wire.ModelVersionView:
+        """Register a checkpoint, which is kept from then on, as the next version, or return the version that it is."""
+
+    @operation("GET", f"{_MODEL}/versions", READ_ONLY)
+    def model_versions(
+        self, model: PathName, *, start: Count = 0, limit: _Rows = 100, is_descending: bool = False
+    ) -> wire.ModelVersionList:
+        """List the versions of a model with their checkpoints, by number."""
+
+    @operation("GET", _VERSION, READ_ONLY)
+    def model_version(self, model: PathName, version: Positive) -> wire.ModelVersionView:
+        """Get a version of a model with its checkpoint."""
+
+    @operation("POST", f"{_VERSION}/change", USER)
+    def change_version(self, model: PathName, version: Positive, message: wire.VersionChange) -> wire.ModelVersionView:
+        """Change what people write on a version."""
+
+    @operation("POST", f"{_VERSION}/delete", USER)
+    def delete_version(self, model: PathName, version: Positive) -> None:
+        """Delete a version; its checkpoint is then kept as its experiment says."""
+
+    @operation("PUT", _TEMPLATE, USER)
+    def set_template(self, template: PathName, text: wire.TemplateText) -> wire.TemplateView:
+        """Create or replace a template: a piece of configuration for experiments."""
+
+    @operation("GET", "/v1/templates", READ_ONLY)
+    def templates(self, start: Count = 0, limit: _Rows = 100) -> wire.TemplateList:
+        """List templates by name."""
+
+    @operation("GET", _TEMPLATE, READ_ONLY)
+    def template(self, template: PathName) -> wire.TemplateView:
+        """Get a template."""
+
+    @operation("POST", f"{_TEMPLATE}/delete", USER)
+    def delete_template(self, template: PathName) -> None:
+        """Delete a template. Experiments that were created with it keep their configuration."""
+
+    # --- pools ------------------------------------------------------------------------------------
 
     @operation("GET", "/v1/pools", READ_ONLY)
     def pools(self) -> wire.PoolList:

@@ -6,7 +6,7 @@ a repeated question gets the same answer."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from everstep.wire.bounds import MAX_NAME, Amount, Bounds, Count, Name, OneOf
 from everstep.wire.metrics import Value
@@ -17,6 +17,8 @@ STOP = "stop"  # end well: the trial is over
 PARK = "park"  # leave as if asked to: the state is saved, and the trial continues later
 
 INVALID_HP = "INVALID_HP"
+
+PARTIALLY_DELETED = "PARTIALLY_DELETED"  # state of a checkpoint that has lost some of its files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +94,15 @@ class CheckpointReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RegisteredAs:
+    """A model's version that a checkpoint is."""
+
+    model: int
+    name: str  # of the model
+    version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SavedCheckpoint:
     uuid: str
     uri: str
@@ -101,10 +112,12 @@ class SavedCheckpoint:
     trial: int  # 0: none
     metric: Value | None  # the searcher's, if it was validated at that step
     metrics: dict[str, Value]
-    state: str  # COMPLETED, DELETED
+    state: str  # COMPLETED, PARTIALLY_DELETED, DELETED
     num_bytes: int
     created_at: float
     digest: str = ""  # of the weights, if it was computed
+    metadata: dict[str, Any] = field(default_factory=dict)  # what people write on it
+    registered: list[RegisteredAs] = field(default_factory=list)  # as these, it is kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

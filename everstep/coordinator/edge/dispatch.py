@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from everstep import wire
-from everstep.coordinator.edge import experiment_handlers, handlers, pool_handlers
+from everstep.coordinator.edge import experiment_handlers, handlers, model_handlers, pool_handlers
 from everstep.coordinator.edge.code_folder import code_folder_beside
 from everstep.coordinator.edge.guard import (
     TOKEN,
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 MAX_BODY_BYTES = 1 << 20
 MAX_UPLOAD_BYTES = 256 << 20
-HANDLERS = (handlers, experiment_handlers, pool_handlers)
+HANDLERS = (handlers, experiment_handlers, pool_handlers, model_handlers)
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON; `\\\\u0000` is a text of six
 

@@ -91,7 +91,7 @@ class PageDoor:
 
     def _view(self, headers: dict[bytes, bytes]) -> wire.SessionView:
         cookies = browser.cookies_of(headers, browser.cookie_name(headers))
-        return _view(self._session(headers), self._first(cookies, self._sessions.token_of))
+        return _view(self._session(headers), self._first(cookies, self._sessions.token_of).person)
 
     def _first(self, cookies: Sequence[str], find: Callable[[str, float], T]) -> T:
         """Of the first that has a session."""
@@ -119,7 +119,7 @@ class PageDoor:
             raise
         await self._keep(session, request.code)
         await self._drop_earlier(headers)
-        view = _view(session, self._sessions.token_of(cookie, now))
+        view = _view(session, self._sessions.person_of(cookie, session))
         await send_json(send, 200, wire.to_json(view), [_cookie(scope, headers, cookie, int(SESSION_S))])
 
     async def _keep(self, session: Session, code: str) -> None:
@@ -151,5 +151,5 @@ def _cookie(scope: Scope, headers: dict[bytes, bytes], value: str, age_s: int) -
     return browser.set_cookie(browser.cookie_name(headers), value, age_s, is_secure=is_secure)
 
 
-def _view(session: Session, token: Token) -> wire.SessionView:
-    return wire.SessionView(role=session.role, expires_at=session.expires_at, person=token.person)
+def _view(session: Session, person: str) -> wire.SessionView:
+    return wire.SessionView(role=session.role, expires_at=session.expires_at, person=person)

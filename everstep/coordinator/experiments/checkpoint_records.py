@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -19,9 +20,11 @@ from everstep.coordinator.store.experiment_rows import (
     read_checkpoints,
     read_latest_checkpoint,
     read_lent,
+    read_these_checkpoints,
     read_trial_key,
     write_changes,
 )
+from everstep.coordinator.store.model_rows import read_metadata, read_registered
 from everstep.coordinator.store.store import Store
 from everstep.errors import UNKNOWN, Refused
 from everstep.search.config import is_smaller_better
@@ -30,6 +33,7 @@ from everstep.search.config import is_smaller_better
 class CheckpointRecords:
     def __init__(self, store: Store, experiments: Experiments) -> None:
         self._store, self._experiments, self._reader = store, experiments, experiments.reader
+        self.registering = asyncio.Lock()  # while a checkpoint becomes a version of a model, or stops being one
 
     async def report(self, job: str, message: wire.CheckpointReport) -> None:
         known = await self._reader.read(lambda connection: read_checkpoint(connection, message.uuid))
@@ -56,21 +60,35 @@ class CheckpointRecords:
             await self._experiments.commit(live, changed=[changed], checkpoints=[made])
 
     async def view(self, uuid: str) -> wire.SavedCheckpoint:
-        return checkpoint_view(await self._find(uuid))
+        return (await self._views([await self.find(uuid)]))[0]
+
+    async def views(self, uuids: Sequence[str]) -> dict[str, wire.SavedCheckpoint]:
+        found = await self._reader.read(lambda connection: read_these_checkpoints(connection, uuids))
+        return {each.uuid: each for each in await self._views(found)}
+
+    async def _views(self, found: Sequence[CheckpointRecord]) -> list[wire.SavedCheckpoint]:
+        uuids = [each.uuid for each in found]
+        metadata = await self._reader.read(lambda connection: read_metadata(connection, uuids))
+        registered = await self._reader.read(lambda connection: read_registered(connection, uuids))
+        return [checkpoint_view(each, metadata.get(each.uuid, {}), registered.get(each.uuid, ())) for each in found]
 
     async def latest(self, job: str) -> wire.SavedCheckpoint:
         found = await self._reader.read(lambda connection: read_latest_checkpoint(connection, job))
         if found is None:
             raise Refused(f"job {job} has reported no checkpoint", status=UNKNOWN, code="checkpoint-unknown")
-        return checkpoint_view(found)
+        return (await self._views([found]))[0]
 
-    async def of_experiment(self, number: int, start: int, limit: int, sort: str) -> wire.CheckpointList:
+    async def of_experiment(
+        self, number: int, start: int, limit: int, sort: str, trial: int = 0
+    ) -> wire.CheckpointList:
+        """`trial`: only of this one; 0: of all."""
         facts = await self._experiments.facts(number)
         found = await self._reader.read(lambda it: [*read_checkpoints(it, number), *read_lent(it, number)])
+        found = [each for each in found if trial in (0, each.trial)]
         if sort == "metric":
             best = best_first(found, smaller_is_better=is_smaller_better(facts.spec.searcher))
             found = [*best, *(each for each in found if each.metric is None)]
-        views = [checkpoint_view(each) for each in found[start : start + limit]]
+        views = await self._views(found[start : start + limit])
         return wire.CheckpointList(checkpoints=views, num_found=len(found))
 
     async def warm_start(self, spec: wire.ExperimentSpec) -> dict[str, Any]:
@@ -82,9 +100,7 @@ class CheckpointRecords:
 
     async def start_from(self, uuid: str, is_ending: Callable[[Trial], bool]) -> dict[str, Any]:
         """`is_ending`: whether an open trial has stopped training. A training trial may delete its checkpoints."""
-        found = await self._find(uuid)
-        if not self._is_there(found):
-            raise Refused(f"checkpoint {uuid} was deleted; choose another", code="checkpoint-deleted")
+        found = await self.find_there(uuid)
         await self._check_over(found, is_ending)
         return {"uuid": uuid, "uri": found.uri, "step": found.step}
 
@@ -117,7 +133,14 @@ class CheckpointRecords:
         """Whether it exists, and stays while the lock `choosing` is held."""
         return checkpoint.state != DELETED and checkpoint.uuid not in self._experiments.sweeper.going
 
-    async def _find(self, uuid: str) -> CheckpointRecord:
+    async def find_there(self, uuid: str) -> CheckpointRecord:
+        """One that was not deleted; it stays while the lock `choosing` is held."""
+        found = await self.find(uuid)
+        if not self._is_there(found):
+            raise Refused(f"checkpoint {uuid} was deleted; choose another", code="checkpoint-deleted")
+        return found
+
+    async def find(self, uuid: str) -> CheckpointRecord:
         found = await self._reader.read(lambda connection: read_checkpoint(connection, uuid))
         if found is None:
             raise Refused(f"there is no checkpoint {uuid[:64]}", status=UNKNOWN, code="checkpoint-unknown")

@@ -59,6 +59,9 @@ STORE_PAUSE_S = 0.5
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 60.0  # between two looks at time limits, unless something changes
 
 
+OnChange = Callable[[LiveExperiment, Iterable[Trial], Mapping[str, Any] | None], None]
+
+
 class Experiments:
     """Implements `seam.TrialSource`."""
 
@@ -73,10 +76,11 @@ class Experiments:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading_again: set[int] = set()
         self._has_news = asyncio.Event()  # an experiment may end sooner or later than it seemed
+        self.on_change: OnChange = lambda live, trials, event: None  # after each change that was stored
         self._suggester = Suggester()
         self._reuse = TrialReuse(self)
         self._tokens = TrialTokens(store.trial_secret)
-        self.sweeper = CheckpointSweeper(store, self._begun_with, self.choosing, jobs.remove)
+        self.sweeper = CheckpointSweeper(store, self.begun_with, self.choosing, jobs.remove)
 
     async def start(self, holder: SlotHolder | None = None) -> None:
         """Continue what the store holds. The pool must know its slots by now."""
@@ -127,7 +131,14 @@ class Experiments:
             )
         return found
 
-    def _begun_with(self) -> set[str]:
+    def knows(self, number: str) -> bool:
+        """Whether there is an experiment of this number, as a text."""
+        if not (number.isascii() and number.isdigit() and len(number) < 16) or number.startswith("0"):
+            return False
+        return 0 < int(number) <= self._last_number
+
+    def begun_with(self) -> set[str]:
+        """The UUIDs of the checkpoints that open trials start from."""
         return {uuid for live in self.live.values() for uuid in live.begun_with()}
 
     async def _load(self, number: int) -> None:
@@ -230,6 +241,7 @@ class Experiments:
             raise
         live.last_event += event is not None
         self._adopt(live, after, own.values(), checkpoints, is_event=event is not None)
+        self.on_change(live, own.values(), None if event is None else {**event, "time": now})
 
     def _adopt(
         self,

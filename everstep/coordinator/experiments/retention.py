@@ -1,7 +1,8 @@
 """Which checkpoints of an experiment that is over are deleted. Pure.
 
 A checkpoint is kept if it is one of the experiment's best, its trial's best, or its trial's latest. Without a
-validation, it can only be one of the latest. Checkpoints that active experiments start from are never deleted."""
+validation, it can only be one of the latest. Checkpoints that active experiments start from, and those that are
+registered as versions of models, are never deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def decide_deletion(
     smaller_is_better: bool,
     used: Collection[str] = (),
 ) -> list[str]:
-    """The UUIDs of the checkpoints to delete. `used`: those that other experiments need."""
+    """The UUIDs of the checkpoints to delete. `used`: those that are needed elsewhere."""
     there = [each for each in checkpoints if each.state != DELETED]
     best = best_first(there, smaller_is_better=smaller_is_better)
     keep = {each.uuid for each in best[: kept.experiment_best]} | set(used)

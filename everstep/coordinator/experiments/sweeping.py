@@ -2,9 +2,9 @@
 experiment itself was deleted, also delete the jobs of its trials, with their logs and metrics.
 
 The coordinator deletes what it can reach, in a thread. What it cannot reach stays, and the experiment's reason says
-so. Checkpoints that other experiments use stay until none uses them. An interrupted sweep begins again at the next
-start. Once the sweep has decided to delete a checkpoint, no trial can start from it: that decision and each choice of a
-checkpoint to start from hold the same lock."""
+so. Checkpoints that other experiments use stay until none uses them, and versions of models until they are deleted. An
+interrupted sweep begins again at the next start. Once the sweep has decided to delete a checkpoint, no trial can start
+from it, and no model can register it: that decision and each such choice hold the same lock."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from everstep.coordinator.store.experiment_rows import (
     read_trial_jobs,
     write_changes,
 )
+from everstep.coordinator.store.model_rows import read_registered_of
 from everstep.coordinator.store.store import Store
 from everstep.search.config import is_smaller_better
 from everstep.storage.base import Storage, open_storage
@@ -89,20 +90,20 @@ class CheckpointSweeper:
     async def _decide(self, number: int) -> tuple[Experiment, list[CheckpointRecord], frozenset[str]] | None:
         """The experiment, its checkpoints, and which of them to delete."""
 
-        def read(connection: Connection) -> tuple[Experiment | None, list[CheckpointRecord], set[str]]:
-            found = read_checkpoints(connection, number)
-            return read_experiment(connection, number), found, read_borrowed(connection)
+        def read(connection: Connection) -> tuple[Experiment | None, list[CheckpointRecord], set[str], set[str]]:
+            found, registered = read_checkpoints(connection, number), set(read_registered_of(connection, number))
+            return read_experiment(connection, number), found, read_borrowed(connection), registered
 
         self.lenders.add(number)  # before reading: another one may end meanwhile
         async with self._choosing:
-            experiment, found, used = await self._store.in_thread(lambda: self._store.read(read))
+            experiment, found, used, registered = await self._store.in_thread(lambda: self._store.read(read))
             if experiment is None or not experiment.needs_sweep:
                 self.lenders.discard(number)
                 return None
             used.update(self._begun_with())
             kept = _NONE if experiment.state == DELETED else experiment.kept
             smaller = is_smaller_better(experiment.spec.searcher)
-            unwanted = frozenset(decide_deletion(found, kept, smaller_is_better=smaller))
+            unwanted = frozenset(decide_deletion(found, kept, smaller_is_better=smaller, used=registered))
             gone = unwanted - used
             if gone == unwanted:
                 self.lenders.discard(number)
@@ -142,8 +143,8 @@ def delete_files(checkpoints: Sequence[CheckpointRecord]) -> tuple[list[str], in
     for each in checkpoints:
         try:
             with closing(open_storage(each.uri)) as storage:
-                if _is_reached(storage):
-                    catalog.delete(storage, _key(each))
+                if is_reached(storage):
+                    catalog.delete(storage, key_of(each))
                     gone.append(each.uuid)
         except Exception as error:  # a worker wrote the URI: no error of a driver may end the coordinator
             log.warning("checkpoint %s in %s: %s: %s", each.uuid, each.uri, type(error).__name__, error)
@@ -159,18 +160,18 @@ def find_absent(checkpoints: Sequence[CheckpointRecord]) -> list[str]:
     for uri, its in places.items():
         try:
             with closing(open_storage(uri)) as storage:
-                if _is_reached(storage):
+                if is_reached(storage):
                     there = storage.list()
-                    absent += [each.uuid for each in its if _key(each).folder not in there]
+                    absent += [each.uuid for each in its if key_of(each).folder not in there]
         except Exception as error:  # as above
             log.warning("checkpoints in %s: %s: %s", uri, type(error).__name__, error)
     return absent
 
 
-def _key(checkpoint: CheckpointRecord) -> CheckpointKey:
+def key_of(checkpoint: CheckpointRecord) -> CheckpointKey:
     return CheckpointKey(generation=checkpoint.generation, step=checkpoint.step)
 
 
-def _is_reached(storage: Storage) -> bool:
+def is_reached(storage: Storage) -> bool:
     """Whether this machine can reach the URI. A folder that is not here is on another machine."""
     return not isinstance(storage, LocalStorage) or storage.root.is_dir()

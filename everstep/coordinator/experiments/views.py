@@ -116,7 +116,9 @@ def event_view(row: EventRow) -> wire.SearchEventView:
     return wire.SearchEventView(**told)
 
 
-def checkpoint_view(checkpoint: CheckpointRecord) -> wire.SavedCheckpoint:
+def checkpoint_view(
+    checkpoint: CheckpointRecord, metadata: Mapping[str, Any], registered: Sequence[wire.RegisteredAs]
+) -> wire.SavedCheckpoint:
     return wire.SavedCheckpoint(
         uuid=checkpoint.uuid,
         uri=checkpoint.uri,
@@ -130,6 +132,8 @@ def checkpoint_view(checkpoint: CheckpointRecord) -> wire.SavedCheckpoint:
         num_bytes=checkpoint.num_bytes,
         created_at=checkpoint.created_at,
         digest=checkpoint.digest,
+        metadata=dict(metadata),
+        registered=list(registered),
     )
 
 

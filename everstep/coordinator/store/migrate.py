@@ -13,7 +13,7 @@ from sqlalchemy import Column, Connection, MetaData, String, Table, insert, insp
 from everstep.coordinator.store.tables import TABLES
 from everstep.errors import UsageError
 
-NEWEST = "0011"
+NEWEST = "0012"
 
 _VERSION = Table("everstep_version", MetaData(), Column("version_num", String(32), primary_key=True))
 _SCRIPTS = Path(__file__).parent / "migrations"

@@ -117,6 +117,28 @@ CHECKPOINTS = Table(
     *(_time("created_at"), _text("digest")),
     Index("checkpoints_by_trial", "experiment", "trial"),
 )
+CHECKPOINT_NOTES = Table("checkpoint_notes", TABLES, *(_name("uuid"), _json("metadata")))  # what people write on them
+# The rows of deleted models stay, empty: their numbers are not used again.
+MODELS = Table(
+    "models",
+    TABLES,
+    *(_key("number"), Column("request", String, nullable=False), _text("name"), _text("description"), _text("notes")),
+    *(_json("labels"), _json("metadata"), _text("owner"), _flag("is_archived"), _flag("is_deleted")),
+    *(_number("last_version"), _time("created_at"), _time("changed_at")),
+    Index("models_by_request", "request", unique=True),
+)
+MODEL_VERSIONS = Table(
+    "model_versions",
+    TABLES,
+    *(_key("model"), _key("number"), Column("checkpoint", String, nullable=False), _text("name"), _text("comment")),
+    *(_text("notes"), _json("labels"), _json("metadata"), _text("owner"), _time("created_at"), _time("changed_at")),
+    Index("model_versions_by_checkpoint", "checkpoint"),
+)
+TEMPLATES = Table(
+    "templates",
+    TABLES,
+    *(_name("name"), _json("config"), _text("written"), _text("owner"), _time("created_at"), _time("changed_at")),
+)
 ASSIGNMENTS = Table(
     "assignments",
     TABLES,

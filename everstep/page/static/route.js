@@ -26,6 +26,9 @@ export const query = computed(() => url.value.searchParams);
 const LISTS = { "": "jobs", jobs: "jobs", experiments: "experiments", pools: "pool", queue: "queue", models: "models", compare: "compare" };
 const ONES = { jobs: "job", experiments: "experiment", trials: "trial", pools: "pool", queue: "queue", models: "model" };
 
+/** The name of a trial's job: e12-t7. Its view is that of the trial. */
+export const TRIAL_JOB = /^e(\d+)-t(\d+)$/;
+
 /** What parts of an experiment's address come after its number. */
 export const TABS = ["trials", "charts", "configuration", "code", "notes"];
 
@@ -42,7 +45,8 @@ export function viewOf(path) {
     const isKnown = /^[1-9]\d{0,15}$/.test(id) && rest.length <= 2 && (!tab || (name === "experiment" && TABS.includes(tab)));
     return isKnown ? { name, id, tab } : unknown;
   }
-  return { name, id: decoded(rest.join("/")), tab: "" };
+  const id = decoded(rest.join("/"));
+  return { name: name === "job" && TRIAL_JOB.test(id) ? "trial" : name, id, tab: "" };
 }
 
 /** @param {Record<string, string>} names @param {string} name */

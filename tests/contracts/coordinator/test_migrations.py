@@ -25,6 +25,10 @@ ADDED = (
     "page_sessions",
     "experiment_secrets",
     "trial_secret",
+    "checkpoint_notes",
+    "models",
+    "model_versions",
+    "templates",
 )
 
 

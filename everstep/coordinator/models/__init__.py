@@ -1,0 +1,1 @@
+"""Models: checkpoints that are registered as versions, and kept."""

@@ -1,10 +1,10 @@
 // What the page knows of one experiment: its parts, each fetched when a view shows it, and fetched again when the
 // stream tells that something has changed.
 
-import { computed } from "@preact/signals";
-import { listen, look } from "./live.js";
+import { batch, computed } from "@preact/signals";
+import { watch } from "./live.js";
 import { Part } from "./part.js";
-import { axesOf, curvesOf, rowsOf } from "./trial_columns.js";
+import { axesOf, curvesOf, merged, rowsOf, withResults } from "./trial_columns.js";
 
 /**
  * @typedef {object} View  `ExperimentView` of the protocol
@@ -59,8 +59,7 @@ export class ExperimentState {
     this.axes = computed(() => (this.columns.value.value && this.rows.value ? axesOf(this.columns.value.value, this.rows.value) : []));
     this.trialCurves = computed(() => (this.curves.value.value ? curvesOf(this.curves.value.value) : null));
     this.ids = computed(() => new Map((this.rows.value ?? []).map((row) => [row.trial, row.id])));
-    /** @type {(() => void)[]} */
-    this.ends = [];
+    this.end = () => {};
   }
 
   /** What goes on while the experiment does. */
@@ -69,22 +68,30 @@ export class ExperimentState {
   }
 
   open() {
-    look([], [`e${this.id}`]);
-    const mine = (/** @type {any} */ data) => String(data.experiment) === this.id && this.renew();
-    this.ends = [listen("experiment", mine), listen("began", () => this.renew()), listen("reload", () => this.renew())];
-    this.view.want();
+    this.view.isWanted = true;
+    this.end = watch({
+      topics: [`experiments/${this.id}`],
+      load: () => this.moving.forEach((part) => part.renew()),
+      take: { experiment: (data) => String(data.experiment) === this.id && this.take(data) },
+    });
     return this;
   }
 
-  renew() {
-    for (const part of this.moving) part.renew();
+  /** @param {{view: View, trials: import("./trial_columns.js").Columns | null, results: import("./trial_columns.js").Result[]}} news */
+  take({ view, trials, results }) {
+    batch(() => {
+      this.view.change(() => view);
+      if (trials) this.columns.change((columns) => merged(columns, trials));
+      if (results.length) this.curves.change((curves) => withResults(curves, results));
+    });
+    if (!trials) return;
+    this.use.renew();
+    this.rungs.renew();
   }
 
   close() {
-    for (const end of this.ends) end();
-    this.ends = [];
+    this.end();
     for (const part of [...this.moving, this.config, this.files]) part.unwant();
-    look([]);
   }
 
   /** Only these parts are shown, besides the view of the experiment itself.

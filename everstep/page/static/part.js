@@ -1,5 +1,5 @@
-// A part of what a view shows: fetched when it is first wanted, and again when the stream tells of changes; not more
-// often than the coordinator and the browser can bear.
+// A part of what a view shows: fetched when it is first wanted. What the stream tells is put into it, or it is fetched
+// again; not more often than the coordinator and the browser can bear.
 
 import { signal } from "@preact/signals";
 import { get } from "./api.js";
@@ -21,19 +21,29 @@ export class Part {
     this.isFetching = false;
     this.pause_ms = LEAST_PAUSE_MS;
     this.fetched = 0;
+    /** @type {((value: T) => T)[]} that came while a fetch was under way: its answer may be older */
+    this.changes = [];
     /** @type {any} */
     this.timer = null;
   }
 
   want() {
     this.isWanted = true;
-    if (this.isStale) this.fetch();
+    if (this.isStale || this.problem.value) this.fetch();
   }
 
   unwant() {
     this.isWanted = false;
     clearTimeout(this.timer);
     this.timer = null;
+  }
+
+  /** What the stream tells of it: nothing need be fetched.
+   * @param {(value: T) => T} apply changes nothing if the value has it already */
+  change(apply) {
+    if (!this.isWanted) this.isStale = true;
+    else if (this.isFetching) this.changes.push(apply);
+    else if (this.value.value !== null) this.value.value = apply(this.value.value);
   }
 
   /** Something has changed: fetched again as soon as it is due. */
@@ -59,14 +69,17 @@ export class Part {
     this.isStale = false;
     const began = Date.now();
     try {
-      this.value.value = await get(this.path, this.query);
+      const found = await get(this.path, this.query);
+      this.value.value = this.changes.reduce((value, apply) => apply(value), found);
       this.problem.value = null;
     } catch (error) {
       const refused = /** @type {import("./api.js").Refused} */ (error);
       this.problem.value = refused;
       this.isStale = true;
       if (refused.isTemporary && this.isWanted) this.later(RETRY_MS);
+      else this.isStale = false; // until it is wanted anew
     }
+    this.changes = [];
     this.isFetching = false;
     this.fetched = Date.now();
     this.pause_ms = Math.max(LEAST_PAUSE_MS, SHARE * (this.fetched - began));

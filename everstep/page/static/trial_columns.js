@@ -10,6 +10,7 @@ import { scaleOf } from "./scale.js";
 /** @typedef {{name: string, kind: string, least: number | null, most: number | null, values: unknown[]}} Searched */
 /**
  * @typedef {object} Columns  `TrialColumns` of the protocol
+ * @property {number} last_event of the search, up to which these count
  * @property {string} metric
  * @property {boolean} smaller_is_better
  * @property {string} unit
@@ -30,9 +31,11 @@ import { scaleOf } from "./scale.js";
  * @property {(number | null)[]} ended_at
  * @property {Record<string, unknown[]>} hparams
  */
+/** @typedef {[trial: number, length: number, metric: number | string | null, time: number]} Result */
 /** @typedef {{trials: number[], lengths: number[][], metrics: (number | string | null)[][], times: number[][], num_results: number[], num_left_out: number, thinned: string}} CurvesView */
 /** @typedef {{times: number[], slots: number[], slot_seconds: number[]}} Use */
 
+const LISTS = /** @type {const} */ (["ids", "states", "reasons", "brackets", "lengths", "latest", "best", "best_lengths", "slots", "restarts", "created_at", "started_at", "ended_at"]);
 const KINDS = /** @type {Record<string, import("./scale.js").Kind>} */ ({ double: "real", int: "int", log: "log", choice: "choice" });
 
 /** @param {Columns} columns @returns {Row[]} */
@@ -101,4 +104,53 @@ export function slotSeconds({ times, slot_seconds: used }, time) {
   if (!times.length || time <= times[0]) return 0;
   if (time >= times[times.length - 1]) return used[used.length - 1];
   return between(times, used, time);
+}
+
+/** Columns with some trials as the stream tells of them, known ones and new ones.
+ * @param {Columns} columns @param {Columns} news @returns {Columns} */
+export function merged(columns, news) {
+  if (news.last_event < columns.last_event || !news.trials.length) return columns;
+  const places = new Map(columns.trials.map((trial, i) => [trial, i]));
+  const trials = [...columns.trials];
+  for (const trial of news.trials) {
+    if (places.has(trial)) continue;
+    places.set(trial, trials.length);
+    trials.push(trial);
+  }
+  const at = news.trials.map((trial) => /** @type {number} */ (places.get(trial)));
+  /** @param {unknown[] | undefined} known @param {unknown[] | undefined} told */
+  const put = (known, told) => {
+    const made = known ? [...known] : new Array(columns.trials.length).fill(null);
+    at.forEach((place, i) => (made[place] = told?.[i] ?? null));
+    return made;
+  };
+  const lists = /** @type {Pick<Columns, typeof LISTS[number]>} */ (Object.fromEntries(LISTS.map((name) => [name, put(columns[name], news[name])])));
+  const names = new Set([...Object.keys(columns.hparams), ...Object.keys(news.hparams)]);
+  const hparams = Object.fromEntries([...names].map((name) => [name, put(columns.hparams[name], news.hparams[name])]));
+  return { ...columns, ...lists, trials, hparams, searched: news.searched, last_event: news.last_event };
+}
+
+/** Curves with results that the stream tells of; the same length again changes that result.
+ * @param {CurvesView} view @param {Result[]} results @returns {CurvesView} */
+export function withResults(view, results) {
+  if (!results.length) return view;
+  const places = new Map(view.trials.map((trial, i) => [trial, i]));
+  const made = { ...view, trials: [...view.trials], lengths: [...view.lengths], metrics: [...view.metrics], times: [...view.times], num_results: [...view.num_results] };
+  for (const [trial, length, metric, time] of results) {
+    const place = places.get(trial) ?? made.trials.length;
+    if (place === made.trials.length) {
+      places.set(trial, place);
+      made.trials.push(trial);
+      made.num_results.push(0);
+      made.lengths[place] = made.metrics[place] = made.times[place] = [];
+    }
+    const end = after(made.lengths[place], length);
+    const isKnown = made.lengths[place][end - 1] === length;
+    const put = (/** @type {any[]} */ list, /** @type {unknown} */ value) => list.toSpliced(isKnown ? end - 1 : end, Number(isKnown), value);
+    made.lengths[place] = put(made.lengths[place], length);
+    made.metrics[place] = put(made.metrics[place], metric);
+    made.times[place] = put(made.times[place], time);
+    if (!isKnown) made.num_results[place]++;
+  }
+  return made;
 }

@@ -33,6 +33,10 @@ import { axesOf, curvesOf, merged, rowsOf, withResults } from "./trial_columns.j
  * @property {{pool: string, priority: number, weight: number, max_slots: number}} scheduling
  */
 
+/** @typedef {{view: View, trials: import("./trial_columns.js").Columns | null, results: import("./trial_columns.js").Result[]}} News */
+
+const MANY = 2000; // trials
+const MANY_PAUSE_MS = 1000;
 const OVER = new Set(["COMPLETED", "CANCELED", "ERROR"]);
 
 export class ExperimentState {
@@ -59,6 +63,10 @@ export class ExperimentState {
     this.axes = computed(() => (this.columns.value.value && this.rows.value ? axesOf(this.columns.value.value, this.rows.value) : []));
     this.trialCurves = computed(() => (this.curves.value.value ? curvesOf(this.curves.value.value) : null));
     this.ids = computed(() => new Map((this.rows.value ?? []).map((row) => [row.trial, row.id])));
+    /** @type {News[]} */
+    this.waiting = [];
+    /** @type {any} */
+    this.timer = null;
     this.end = () => {};
   }
 
@@ -77,20 +85,33 @@ export class ExperimentState {
     return this;
   }
 
-  /** @param {{view: View, trials: import("./trial_columns.js").Columns | null, results: import("./trial_columns.js").Result[]}} news */
-  take({ view, trials, results }) {
+  /** Of many trials not at once: each time, all that is shown of them is drawn anew.
+   * @param {News} news */
+  take(news) {
+    this.waiting.push(news);
+    const isMany = (this.columns.value.value?.trials.length ?? 0) > MANY;
+    this.timer ??= setTimeout(() => this.apply(), isMany ? MANY_PAUSE_MS : 0);
+  }
+
+  apply() {
+    const all = this.waiting;
+    this.waiting = [];
+    this.timer = null;
     batch(() => {
-      this.view.change(() => view);
-      if (trials) this.columns.change((columns) => merged(columns, trials));
-      if (results.length) this.curves.change((curves) => withResults(curves, results));
+      for (const { view, trials, results } of all) {
+        this.view.change(() => view);
+        if (trials) this.columns.change((columns) => merged(columns, trials));
+        if (results.length) this.curves.change((curves) => withResults(curves, results));
+      }
     });
-    if (!trials) return;
+    if (all.every(({ trials }) => !trials)) return;
     this.use.renew();
     this.rungs.renew();
   }
 
   close() {
     this.end();
+    clearTimeout(this.timer);
     for (const part of [...this.moving, this.config, this.files]) part.unwant();
   }
 

@@ -1,4 +1,4 @@
-"""Trials on the page, with real training: a trial that grew and shrank, trials side by side, and checkpoints that become
+"""Trials on the page, with real training: one that grew and shrank, several side by side, and checkpoints that become
 versions of a model."""
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from everstep.wire.policy import *
 from everstep.wire.shards import *
 
 if TYPE_CHECKING:
+    from everstep.wire.experiment_views import *
     from everstep.wire.experiments import *
     from everstep.wire.models import *
     from everstep.wire.page import *
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from everstep.wire.templates import *
     from everstep.wire.trials import *
 else:
-    _LATE = ("page", "experiments", "trials", "pool", "models", "templates")
+    _LATE = ("page", "experiments", "experiment_views", "trials", "pool", "models", "templates")
 
     def __getattr__(name: str) -> Any:
         """Messages about the page and experiments, made when one is used: workers, which use few, start sooner."""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.wire import PageCodeRequest
-from everstep.wire.tokens import READ_ONLY
+from everstep.wire.tokens import READ_ONLY, parse_tokens
 from lab.required import missing
 from tools import page_vendor
 
@@ -106,7 +106,9 @@ def new_code(url: str, token_file: Path, role: str = READ_ONLY) -> str:
 
 
 def code_of(url: str, token: str, role: str) -> str:
-    with Coordinator(url, token, "none") as coordinator:
+    """`token`: one, or a file of them."""
+    word = next((each.word for each in parse_tokens(token) if each.role == role), token)
+    with Coordinator(url, word, "none") as coordinator:
         return coordinator.page_code(PageCodeRequest(role=role)).code
 
 

@@ -28,7 +28,7 @@ export function stages(trial, results, targets, cohorts) {
  * @param {Rung} rung @param {number} trial */
 function sentence({ outcomes, places, compared, quota, trials }, trial) {
   const at = trials.indexOf(trial);
-  return comparison({ outcome: /** @type {any} */ (outcomes[at]), place: places[at], compared: compared[at], quota });
+  return comparison({ trial, metric: null, cohort: 0, outcome: /** @type {any} */ (outcomes[at]), place: places[at], compared: compared[at], quota });
 }
 
 /** @param {Trial} trial @param {number | null | undefined} next @param {boolean} hasNext @param {boolean} isReached */

@@ -117,7 +117,8 @@ def test_increments_are_added_to_pools_and_queues(node):
     node("""
     const { withPool, withQueue } = await import("./pool_news.js");
     const agent = (agent, state = "enabled") => ({ agent, state, slots: [] });
-    const pools = [{ pool: "default", num_free: 1, agents: [agent("a"), agent("b"), agent("d")] }, { pool: "x", agents: [] }];
+    const agents = [agent("a"), agent("b"), agent("d")];
+    const pools = [{ pool: "default", num_free: 1, agents }, { pool: "x", agents: [] }];
     const news = { pool: "default", num_free: 3, agents: [agent("c"), agent("b", "draining")], gone: ["d"] };
     const [made, other] = withPool(pools, news);
     assert.deepEqual(made.agents.map((each) => [each.agent, each.state]),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 from everstep import wire
 from everstep.client.calls import Coordinator
 from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
+from everstep.wire.tokens import USER
 from lab.command import until
 from lab.experiments import spec
+from lab.page_window import Window, code_of, window
 from lab.people import ALICE, ROOT, TakingAgent, as_, write_tokens
 
 PAUSE_S = 0.2  # between an agent's reports
@@ -54,6 +57,15 @@ class PagePool:
         self._stack.callback(self._is_over.set)
         until(lambda: any(each.agent == name for each in self.view().agents))
         return agent
+
+    @contextmanager
+    def signed_in(self, browser: Any, token: str, role: str = USER, **options: Any) -> Iterator[Window]:
+        """A window with a session of this person."""
+        with window(browser, self.url, **options) as made:
+            page = made.open("/", code_of(self.url, token, role))
+            page.get_by_role("heading", name="Jobs").wait_for()
+            page.close()
+            yield made
 
     def view(self) -> wire.PoolView:
         with self.as_() as coordinator:

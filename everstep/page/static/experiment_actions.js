@@ -8,29 +8,7 @@ import { html } from "./html.js";
 import { experimentAddress, go } from "./route.js";
 import { labelsOf } from "./written.js";
 
-/**
- * @typedef {object} View  `ExperimentView` of the protocol
- * @property {number} experiment
- * @property {string} name
- * @property {string} description
- * @property {string} state
- * @property {string} reason
- * @property {string} owner
- * @property {string[]} labels
- * @property {boolean} is_archived
- * @property {string} searcher
- * @property {string} metric
- * @property {string} unit
- * @property {number} progress
- * @property {Record<string, number>} num_trials
- * @property {number} num_slots
- * @property {{trial: number, metric: number, length: number} | null} best
- * @property {number} created_at
- * @property {number | null} started_at
- * @property {number | null} ended_at
- * @property {number} last_event
- * @property {{pool: string, priority: number, weight: number, max_slots: number}} scheduling
- */
+/** @typedef {import("./experiment_state.js").View} View */
 /** @typedef {{name: string, title: string, states: string[], isArchived?: boolean, asks?: string}} Action */
 
 export const ENDED = ["COMPLETED", "CANCELED", "ERROR"];

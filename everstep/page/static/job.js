@@ -44,19 +44,20 @@ export function Job({ job }) {
 }
 
 /** What the page knows of a job, followed for as long as the view is open.
- * @param {string} job @param {boolean} [isThere] false: not yet */
-export function useJob(job, isThere = true) {
+ * @param {string} job @param {{isThere?: boolean, topics?: string[]}} [how] isThere: false: not yet; topics: to follow besides */
+export function useJob(job, { isThere = true, topics = [] } = {}) {
   const state = useMemo(() => new JobState(job), [job]);
   useLayoutEffect(() => {
-    if (!isThere) return undefined;
-    look([job]);
-    state.open();
-    loadPlots(); // while the data come
+    look(isThere ? [job, ...topics] : topics);
+    if (isThere) {
+      state.open();
+      loadPlots(); // while the data come
+    }
     return () => {
       state.close();
       look([]);
     };
-  }, [state, isThere]);
+  }, [state, isThere, String(topics)]);
 
   const isOver = state.isOver.value;
   useLayoutEffect(() => {

@@ -6,6 +6,7 @@ import { AskingButton, FormDialog } from "./dialog.js";
 import { useFetched } from "./fetched.js";
 import { bytes, clock, count, number, plural } from "./format.js";
 import { html } from "./html.js";
+import { RENEW_MS } from "./models.js";
 import { go, jobAddress, modelAddress } from "./route.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { Labels, WrittenFields, WrittenText, labelsOf, metadataChange } from "./written.js";
@@ -21,8 +22,8 @@ export const modelPath = (name) => `/v1/models/${encodeURIComponent(name)}`;
 
 /** @param {{name: string}} props */
 export function Model({ name }) {
-  const { data: model, problem, renew } = useFetched(modelPath(name));
-  const { data: versions, renew: renewVersions } = useFetched(`${modelPath(name)}/versions?is_descending=true&limit=${MOST}`);
+  const { data: model, problem, renew } = useFetched(modelPath(name), { every_ms: RENEW_MS });
+  const { data: versions, renew: renewVersions } = useFetched(`${modelPath(name)}/versions?is_descending=true&limit=${MOST}`, { every_ms: RENEW_MS });
   useEffect(() => {
     document.title = `${name} – Everstep`;
   }, [name]);

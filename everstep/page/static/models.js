@@ -15,6 +15,7 @@ import { Labels } from "./written.js";
 
 const PAGE = 100;
 const MOST = 1000; // of a call
+export const RENEW_MS = 10_000; // people change models, now and then
 
 /** @typedef {{model: number, name: string, description: string, notes: string, labels: string[], metadata: Record<string, unknown>, owner: string, is_archived: boolean, num_versions: number, last_version: number, created_at: number, changed_at: number}} ModelView */
 
@@ -43,8 +44,8 @@ function Models() {
   const [search, label, sort] = [parameters.get("find") ?? "", parameters.get("label") ?? "", parameters.get("sort") ?? "name"];
   const [isDown, isArchived] = [parameters.has("down"), parameters.has("archived")];
   const asked = new URLSearchParams({ limit: String(most), search, label, sort, is_descending: String(isDown), is_archived: String(isArchived) });
-  const { data, problem, renew } = useFetched(`/v1/models?${asked}`, { isKept: true });
-  const { data: labels } = useFetched("/v1/model-labels");
+  const { data, problem, renew } = useFetched(`/v1/models?${asked}`, { isKept: true, every_ms: RENEW_MS });
+  const { data: labels } = useFetched("/v1/model-labels", { every_ms: RENEW_MS });
   const isFiltered = Boolean(search || label);
   return html`<div class="stack">
     <div class="head"><h1>Models</h1>${data && html`<span class="quiet" aria-live="polite">${plural(data.num_found, "model")}</span>`}

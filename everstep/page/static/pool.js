@@ -2,12 +2,12 @@
 
 import { useEffect } from "preact/hooks";
 import { Bar } from "./bar.js";
-import { useFetched } from "./fetched.js";
+import { useFollowed } from "./fetched.js";
 import { count, plural } from "./format.js";
 import { html } from "./html.js";
-import { look } from "./live.js";
 import { Nodes } from "./pool_nodes.js";
-import { Pools, chosenPool } from "./pools.js";
+import { withPool } from "./pool_news.js";
+import { DEFAULT_POOL, Pools } from "./pools.js";
 import { go, poolAddress, query, queueAddress } from "./route.js";
 import { agentState, isFound, numBusy } from "./slots.js";
 import { Empty, Failed, Waiting } from "./states.js";
@@ -17,11 +17,13 @@ const STATES = ["enabled", "draining", "disabled", "absent"];
 
 /** @param {{id: string, tab: string}} props */
 export function View({ id }) {
-  const { data, problem, renew } = useFetched("/v1/pools");
+  const name = id || DEFAULT_POOL;
+  const { data, problem, renew } = useFollowed({ all: "/v1/pools" }, [`pools/${name}`], {
+    pool: (made, news) => ({ ...made, all: { pools: withPool(made.all.pools, news) } }),
+  });
   /** @type {import("./slots.js").PoolView[] | undefined} */
-  const pools = data?.pools;
-  const pool = chosenPool(pools, id);
-  useEffect(() => look([]), []);
+  const pools = data?.all.pools;
+  const pool = pools?.find((each) => each.pool === name);
   useEffect(() => {
     document.title = `Pool ${pool?.pool ?? id} – Everstep`;
   }, [pool?.pool, id]);

@@ -5,6 +5,8 @@ import { html } from "./html.js";
 
 /** @typedef {import("./slots.js").PoolView} PoolView */
 
+export const DEFAULT_POOL = "default"; // it is always there
+
 /** @param {{pools: PoolView[], chosen: string, address: (pool: string) => string}} props */
 export function Pools({ pools, chosen, address }) {
   if (pools.length < 2) return null;
@@ -12,7 +14,3 @@ export function Pools({ pools, chosen, address }) {
     (each) => html`<a key=${each.pool} href=${address(each.pool)} aria-current=${each.pool === chosen ? "page" : undefined}>${each.pool} <span class="quiet small">${count(each.num_slots - each.num_free)}/${count(each.num_slots)}</span></a>`,
   )}</nav>`;
 }
-
-/** The pool that the address names, or the first one.
- * @param {PoolView[] | undefined} pools @param {string} id */
-export const chosenPool = (pools, id) => (id ? pools?.find((each) => each.pool === id) : pools?.find((each) => each.pool === "default") ?? pools?.[0]);

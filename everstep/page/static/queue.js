@@ -3,12 +3,12 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { mayChange, send } from "./api.js";
-import { useFetched } from "./fetched.js";
+import { useFollowed } from "./fetched.js";
 import { count, number, plural } from "./format.js";
 import { html } from "./html.js";
-import { look } from "./live.js";
 import { color } from "./palette.js";
-import { Pools, chosenPool } from "./pools.js";
+import { withPool, withQueue } from "./pool_news.js";
+import { DEFAULT_POOL, Pools } from "./pools.js";
 import { experimentAddress, jobAddress, poolAddress, queueAddress } from "./route.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { isDark } from "./theme.js";
@@ -18,22 +18,24 @@ import { isDark } from "./theme.js";
 
 /** @param {{id: string, tab: string}} props */
 export function View({ id }) {
-  const { data, problem: away } = useFetched("/v1/pools");
+  const name = id || DEFAULT_POOL;
+  const { data, problem, renew } = useFollowed({ all: "/v1/pools", queue: `/v1/pools/${encodeURIComponent(name)}/queue` }, [`pools/${name}`, `queues/${name}`], {
+    pool: (made, news) => ({ ...made, all: { pools: withPool(made.all.pools, news) } }),
+    queue: (made, news) => ({ ...made, queue: withQueue(made.queue, news) }),
+  });
   /** @type {import("./slots.js").PoolView[] | undefined} */
-  const pools = data?.pools;
-  const pool = chosenPool(pools, id);
-  const { data: queue, problem, renew } = useFetched(pool ? `/v1/pools/${encodeURIComponent(pool.pool)}/queue` : "");
-  useEffect(() => look([]), []);
+  const pools = data?.all.pools;
+  const pool = pools?.find((each) => each.pool === name);
   useEffect(() => {
     document.title = `Queue ${pool?.pool ?? id} – Everstep`;
   }, [pool?.pool, id]);
   if (pools && !pool) return html`<${Empty} title="No such pool"><p>The coordinator has no pool “${id}”. <a href="/queue">Show all queues</a></p><//>`;
-  if (!pools || !pool || !queue) return away || problem ? html`<${Failed} problem=${away ?? problem} />` : html`<${Waiting} />`;
+  if (!data || !pools || !pool) return problem ? html`<${Failed} problem=${problem} />` : html`<${Waiting} />`;
   /** @type {Entry[]} */
-  const entries = queue.entries;
+  const entries = data.queue.entries;
   return html`<div class="stack">
-    <div class="head"><h1>Queue ${pool.pool}</h1><span class="quiet" aria-live="polite">${plural(queue.num_waiting, "trial")} waiting</span><a href=${poolAddress(pool.pool)}>Pool: ${count(pool.num_free)} of ${plural(pool.num_slots, "slot")} free</a></div>
-    ${(away || problem) && html`<${Failed} problem=${away ?? problem} />`}
+    <div class="head"><h1>Queue ${pool.pool}</h1><span class="quiet" aria-live="polite">${plural(data.queue.num_waiting, "trial")} waiting</span><a href=${poolAddress(pool.pool)}>Pool: ${count(pool.num_free)} of ${plural(pool.num_slots, "slot")} free</a></div>
+    ${problem && html`<${Failed} problem=${problem} />`}
     <${Pools} pools=${pools} chosen=${pool.pool} address=${queueAddress} />
     ${entries.length ? html`<${Held} entries=${entries} pool=${pool} /><${Entries} entries=${entries} renew=${renew} />` : html`<${Empty} title="Nothing runs or waits"><p>Experiments appear here while they hold slots or wait for some:</p><code>everstep e create experiment.yaml . --coordinator URL</code><//>`}
   </div>`;

@@ -1,17 +1,20 @@
 // A trial: its hyperparameters, what the search decided about it, its workers as it grew and shrank, and the views of its
 // job.
 
-import { useLayoutEffect } from "preact/hooks";
+import { useEffect, useLayoutEffect } from "preact/hooks";
 import { mayChange, send } from "./api.js";
 import { AskingButton } from "./dialog.js";
 import { useFetched } from "./fetched.js";
 import { clock, count, duration, number } from "./format.js";
 import { html } from "./html.js";
 import { Job, JobView, KEPT, VIEWS, useJob } from "./job.js";
+import { listen } from "./live.js";
 import { TRIAL_JOB, address, experimentAddress, query } from "./route.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { Overview } from "./trial_overview.js";
 import { isOver } from "./trial_story.js";
+
+const PAUSE_MS = 300;
 
 /** @typedef {import("./trial_story.js").Trial} TrialView */
 
@@ -31,11 +34,12 @@ export function View({ id }) {
 /** @param {{trial: TrialView, problem: Error | null, renew: () => Promise<void>}} props */
 function Trial({ trial, problem, renew }) {
   const hasJob = trial.started_at !== null; // made with its first slot
-  const state = useJob(trial.job, hasJob);
+  const state = useJob(trial.job, { isThere: hasJob, topics: [`experiments/${trial.experiment}`] });
   useLayoutEffect(() => {
     document.title = `${trial.job} – Everstep`;
   }, [trial.job]);
-  const { data: experiment } = useFetched(`/v1/experiments/${trial.experiment}`);
+  const { data: experiment } = useFetched(`/v1/experiments/${trial.experiment}`, { when: trial.state });
+  useEffect(() => followTrial(trial, renew), [trial.experiment, trial.trial, renew]);
   const chosen = query.value.get("view") ?? "";
   const views = { "": "Overview", ...(hasJob ? { metrics: "Metrics", ...Object.fromEntries(Object.entries(VIEWS).filter(([name]) => name)) } : {}) };
   return html`<div class=${chosen ? "stack part" : "stack"}>
@@ -46,6 +50,18 @@ function Trial({ trial, problem, renew }) {
     )}</nav>
     ${chosen && hasJob ? html`<${JobView} name=${chosen === "metrics" ? "" : chosen} state=${state} />` : html`<${Overview} trial=${trial} experiment=${experiment} state=${state} />`}
   </div>`;
+}
+
+/** Ask for the trial again when the stream tells of it; not more often than it can be read.
+ * @param {TrialView} trial @param {() => Promise<void>} renew */
+function followTrial({ experiment, trial }, renew) {
+  /** @type {any} */
+  let timer = null;
+  const end = listen("experiment", (news) => {
+    const isMine = news.experiment === experiment && (!news.trials || news.trials.trials.includes(trial));
+    if (isMine) timer ??= setTimeout(() => ((timer = null), renew()), PAUSE_MS);
+  });
+  return () => (clearTimeout(timer), end());
 }
 
 /** @param {{trial: TrialView, experiment: any, renew: () => Promise<void>}} props */

@@ -49,21 +49,23 @@ function Hyperparameters({ hparams }) {
 
 /** @param {{trial: Trial, unit: string}} props */
 function Rungs({ trial, unit }) {
-  const { data } = useFetched(`/v1/experiments/${trial.experiment}/trials/${trial.trial}/results`);
+  const when = `${trial.state} ${trial.length} ${trial.target}`;
+  const { data } = useFetched(`/v1/experiments/${trial.experiment}/trials/${trial.trial}/results`, { when });
+  const { data: compared } = useFetched(`/v1/experiments/${trial.experiment}/rungs`, { when });
   if (!data) return null;
-  const rows = stages(trial, data.results, data.targets, []);
+  const rows = stages(trial, data.results, data.targets, compared?.cohorts ?? []);
   if (!rows.length) return html`<p class="quiet">The search has not given this trial a length yet.</p>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Search"><table class="tight">
-    <thead><tr><th class="number">To</th><th class="number">Result</th><th class="number">Place</th><th>Decision</th></tr></thead>
+    <thead><tr><th class="number">To</th><th class="number">Result</th><th>Compared</th><th>Decision</th></tr></thead>
     <tbody>${rows.map((each, i) => html`<tr key=${i}><td class="number">${each.length === null ? "the end" : `${count(each.length)} ${unit}`}</td><td class="number">${number(each.metric)}</td>
-      <td class="number">${each.place ? `${count(each.place)} of ${count(each.compared)}` : "–"}</td><td class="wrap">${each.decision}</td></tr>`)}</tbody></table></div>`;
+      <td>${each.compared || "–"}</td><td class="wrap">${each.decision}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** @typedef {import("./model.js").Checkpoint & {registered: import("./register.js").Registered[]}} Checkpoint */
 
 /** @param {{trial: Trial}} props */
 function Saved({ trial }) {
-  const { data, renew } = useFetched(`/v1/experiments/${trial.experiment}/checkpoints?trial=${trial.trial}&limit=1000`);
+  const { data, renew } = useFetched(`/v1/experiments/${trial.experiment}/checkpoints?trial=${trial.trial}&limit=1000`, { when: `${trial.state} ${trial.latest_checkpoint} ${trial.best_checkpoint}` });
   if (!data) return null;
   /** @type {Checkpoint[]} */
   const newest = [...data.checkpoints].sort((a, b) => b.step - a.step);

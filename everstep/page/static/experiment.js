@@ -51,7 +51,7 @@ export function View({ id, tab }) {
   if (!view) return html`<${Waiting} />`;
   return html`<div class=${tab ? "stack part" : "stack"}>
     ${isOver && isHeard.value === false && html`<p class="notice" role="status">The experiment is over. You are seeing the last data received.</p>`}
-    <${Head} view=${view} onChange=${() => state.renew()} />
+    <${Head} view=${view} onChange=${() => state.view.renew()} />
     <nav class="views" aria-label="Views of the experiment">${Object.entries(TITLES).map(
       ([name, title]) => html`<a key=${name} href=${address(Object.fromEntries(KEPT.map((each) => [each, query.value.get(each)])), experimentAddress(id, name))} aria-current=${name === tab ? "page" : undefined}>${title}</a>`,
     )}</nav>

@@ -1,14 +1,11 @@
 """What people look at when they open an experiment, by real calls on each store: columns, curves, rungs, slots over
-time, and code."""
+time."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
-import io
 import json
 import re
-import tarfile
 from dataclasses import replace
 
 import httpx
@@ -18,7 +15,6 @@ from everstep import wire
 from everstep.client.calls import Coordinator
 from everstep.errors import Refused
 from everstep.search.explained_rungs import CUT, PROMOTED, REACHED, UNDECIDED
-from everstep.storage.code_archive import pack
 from everstep.wire.tokens import READ_ONLY, USER, choose, parse_tokens
 from lab.browser import EventStream, opened
 from lab.command import until
@@ -53,12 +49,6 @@ def begin(server):
 def browser(server):
     with opened(server) as browser:
         yield browser
-
-
-def code_of(folder, **files):
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return pack(folder)
 
 
 def test_columns_are_what_the_trials_are_asked_one_by_one(begin):
@@ -173,51 +163,6 @@ def test_use_says_how_many_slots_an_experiment_held_and_for_how_long(begin, serv
     assert use.slot_seconds == sorted(use.slot_seconds) and use.slot_seconds[-1] > 0
 
 
-def test_code_is_listed_and_read_as_text(begin, server, tmp_path):
-    code = code_of(
-        tmp_path, **{"train.py": "print('ü')\n".encode(), "data.bin": b"\0\1", "long.txt": "ü".encode() * 200_000}
-    )
-    with Coordinator(server.url, server.token, "none") as people:
-        people.upload_code(code.sha256, code.data)
-        toy = begin("random", max_trials=1, order={"code": code.sha256})
-        listed = people.code_files(toy.experiment)
-        assert listed.code == code.sha256
-        assert [(each.name, each.num_bytes) for each in listed.files] == [
-            ("data.bin", 2), ("long.txt", 400_000), ("train.py", 12),
-        ]  # fmt: skip
-        text = people.code_text(toy.experiment, name="train.py")
-        assert (text.text, text.num_bytes, text.is_cut) == ("print('ü')\n", 12, False)
-        long = people.code_text(toy.experiment, name="long.txt")
-        assert long.is_cut and long.num_bytes == 400_000 and set(long.text) == {"ü"}
-        for name, refusal in (
-            ("data.bin", "code-file-binary"),
-            ("../token", "code-file-unknown"),
-            ("", "code-file-unknown"),
-        ):
-            with pytest.raises(Refused) as refused:
-                people.code_text(toy.experiment, name=name)
-            assert (refused.value.status, refused.value.code) == (422, refusal)
-        assert people.code_files(begin("random", max_trials=1).experiment) == wire.CodeFileList(code="", files=[])
-
-
-def test_an_archive_that_is_no_archive_is_an_error_and_not_a_crash(begin, server):
-    broken = io.BytesIO()
-    with tarfile.open(fileobj=broken, mode="w:gz") as tar:
-        link = tarfile.TarInfo("link")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(link)
-    found = []
-    for data in (b"no archive", broken.getvalue()):
-        digest = hashlib.sha256(data).hexdigest()
-        with Coordinator(server.url, server.token, "none") as people:
-            people.upload_code(digest, data)
-            toy = begin("random", max_trials=1, order={"code": digest})
-            with pytest.raises(Refused) as refused:
-                people.code_text(toy.experiment, name="link")
-            found.append(refused.value.code)
-    assert found == ["code-archive-broken", "code-file-link"]
-
-
 def test_the_list_sorts_and_shows_metrics_and_hyperparameters_of_the_best_trials(begin):
     label = f"label-{begin('random', max_trials=1).experiment}"
     many = [begin("random", max_trials=2, labels=[label, "x"], name=f"n{i}", seed=i) for i in range(3)]
@@ -245,7 +190,7 @@ def test_the_list_sorts_and_shows_metrics_and_hyperparameters_of_the_best_trials
     with job:
         worker = job.reserve(wire.ReserveWorker(agent="a", request="r")).worker
         job.report_metrics(
-            worker, wire.MetricReports(reports=[wire.MetricReport(step=1, generation=0, values={"acc": 0.5})])
+            worker, wire.MetricReports(reports=[wire.MetricReport(step=1, time=1.0, generation=0, values={"acc": 0.5})])
         )
     assert listed(columns="metric:acc")[1] == {"metric:acc": [None, None, 0.5]}
     assert listed(sort="metric:acc")[0][0] == numbers[0]

@@ -114,9 +114,9 @@ def test_a_row_that_changed_keeps_its_values_and_one_that_moved_is_fetched_again
     listing.ask("sort=experiment");
     await until(() => listing.found.value === 1);
     const taken = (more) => listing.take([{ experiment: 1, state: "ACTIVE", ...more }], [], ["state"]);
-    assert.equal(take({ progress: 0.5 }), false);
+    assert.equal(taken({ progress: 0.5 }), false);
     assert.deepEqual(listing.rows[0], { experiment: 1, state: "ACTIVE", progress: 0.5, values: { "hp:lr": 3 } });
-    assert.equal(take({ state: "PAUSED" }), true);
+    assert.equal(taken({ state: "PAUSED" }), true);
     assert.equal(listing.take([{ experiment: 2 }], [], ["state"]), true);
     assert.equal(listing.take([], [1], ["state"]), true);
     """)

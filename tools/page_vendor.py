@@ -4,8 +4,9 @@
     python tools/page_vendor.py --check    only say whether that is needed
 
 npm compares each package with its hash in the lock file; which registry it asks is its own configuration. A browser
-loads one file for each part that it starts by itself: the page, the worker that all tabs share, and uPlot, which only
-views with plots need. None of it is committed: the wheel contains these files, with the packages' licenses."""
+loads one file for each part that it starts by itself: the page, the worker that all tabs share, uPlot, which only
+views with plots need, and each view that the page imports when it is opened. What several of them need is in files
+beside them. None of it is committed: the wheel contains these files, with the packages' licenses."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ PARTS = (  # a built file's name, without its ending, and what it is built from
     "uplot=uplot",
     "uplot=uplot/dist/uPlot.min.css",
 )
-OPTIONS = ("--bundle", "--minify", "--format=esm", "--target=es2022", "--legal-comments=none", "--log-level=warning")
+OPTIONS = (
+    *("--bundle", "--minify", "--format=esm", "--target=es2022", "--legal-comments=none", "--log-level=warning"),
+    *("--splitting", "--chunk-names=part-[name]-[hash]"),  # a file for each view that is imported when it is opened
+)
 
 
 def is_fresh() -> bool:

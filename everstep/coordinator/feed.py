@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from everstep.coordinator.stream import LIST, MAX_MESSAGE_BYTES, LiveStream
+from everstep.coordinator.stream import LIST, MAX_MESSAGE_BYTES, LiveStream, is_job
 from everstep.coordinator.vital_tasks import die_if_failed
 from everstep.record.writing import SeriesNews
 from everstep.wire import JobSummary, Mark, NodeView, WorkerView, to_json, to_value
@@ -49,6 +49,7 @@ class JobFeed:
         self._removed: list[str] = []
         self._told_list: dict[str, JobSummary] | None = None  # None: no one follows it
         self._told_jobs: dict[str, _ToldJob] = {}
+        self.tellers: list[Callable[[bool], None]] = []  # of other topics; True: also what need not be as quick
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(die_if_failed)
 
@@ -87,7 +88,7 @@ class JobFeed:
         """Tell what was noted."""
         if has_list or self._told_list is None:
             self._tell_list()
-        followed = [name for name in self.stream.topics() if name != LIST]
+        followed = [name for name in self.stream.topics() if name != LIST and is_job(name)]
         for job in followed:
             self._tell_job(job)
         self._told_jobs = {job: told for job, told in self._told_jobs.items() if job in followed}
@@ -96,6 +97,8 @@ class JobFeed:
         self._tell_points()
         for job, num_lines in self._take(self._num_lines):
             self.stream.publish(job, "logs", {"job": job, "num_lines": num_lines})
+        for tell in self.tellers:
+            tell(has_list)
         self.stream.wake()
 
     def _tell_points(self) -> None:

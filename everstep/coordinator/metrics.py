@@ -5,7 +5,7 @@ Reports go to a thread that commits, reads to another one: neither the event loo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
@@ -19,6 +19,7 @@ from everstep.record.store import MetricStore
 from everstep.record.views import series_list, series_window
 from everstep.record.writing import Incoming
 from everstep.storage.database import StoreTaken
+from everstep.wire.metrics import Value
 
 T = TypeVar("T")
 
@@ -89,6 +90,14 @@ class Metrics:
     async def reports_of(self, job: str, kind: str, limit: int) -> list[wire.ReportView]:
         """The newest of this kind."""
         return await self._read(lambda: self._store.newest_reports(job, kind, limit))
+
+    async def names(self, jobs: Sequence[str]) -> list[str]:
+        """Of all metrics that one of these jobs has reported."""
+        return await self._read(lambda: self._store.names(jobs))
+
+    async def last_values(self, jobs: Sequence[str], name: str) -> dict[str, Value]:
+        """Of this metric, by job; nothing for those that have not reported it."""
+        return await self._read(lambda: self._store.last_values(jobs, name))
 
     async def drop(self, job: str) -> int:
         """All of a job; returns how many series that were."""

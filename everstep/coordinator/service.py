@@ -8,8 +8,11 @@ from functools import partial
 
 from everstep import wire
 from everstep.coordinator.clock import Clock
+from everstep.coordinator.experiment_feed import EXPERIMENTS, POOLS, QUEUES, ExperimentFeed
 from everstep.coordinator.experiments.checkpoint_records import CheckpointRecords
 from everstep.coordinator.experiments.experiment_calls import ExperimentCalls
+from everstep.coordinator.experiments.experiment_listing import ExperimentListing
+from everstep.coordinator.experiments.experiment_reads import ExperimentReads
 from everstep.coordinator.experiments.experiments import Experiments
 from everstep.coordinator.experiments.trial_calls import TrialCalls, trial_key
 from everstep.coordinator.experiments.trial_jobs import TrialJobs
@@ -25,6 +28,7 @@ from everstep.coordinator.models.model_calls import ModelCalls
 from everstep.coordinator.pool.nodes_reports import NodesReports
 from everstep.coordinator.pool.people import NOBODY, People
 from everstep.coordinator.pool.pool import Pool
+from everstep.coordinator.pool.queue_view import queue_view, with_owners
 from everstep.coordinator.pool.use import PoolUses
 from everstep.coordinator.prometheus_text import Histogram
 from everstep.coordinator.retention import DAYS, JobRetention
@@ -36,7 +40,7 @@ from everstep.coordinator.spans.sender import SpanSender
 from everstep.coordinator.store.log_store import LogStore
 from everstep.coordinator.store.store import Store, restored
 from everstep.coordinator.store.store_reader import StoreReader
-from everstep.coordinator.stream import LiveStream
+from everstep.coordinator.stream import SLASH, LiveStream, is_job
 from everstep.coordinator.templates import Templates
 from everstep.coordinator.turns import Turns
 from everstep.coordinator.vital_tasks import die_if_failed
@@ -106,6 +110,14 @@ class Service:
         self.trials = TrialCalls(self.experiments, Alerts(store, book, self.outbox.ring))
         self.checkpoints = CheckpointRecords(store, self.experiments)
         self.experiment_calls = ExperimentCalls(store, self.experiments, self.checkpoints)
+        self.experiment_listing = ExperimentListing(self.experiments, self.metrics)
+        self.experiment_reads = ExperimentReads(self.experiments)
+        self.experiment_feed = ExperimentFeed(
+            self.stream, self.experiments, held=self.pool.held, pool_view=self.pool_view, queue_view=self.queue_view
+        )
+        self.experiments.on_change = self.experiment_feed.note_changed
+        self.experiment_calls.on_view = self.experiment_feed.note_view
+        self.feed.tellers.append(self.experiment_feed.tell)
         self.models = ModelCalls(store, self.experiments, self.checkpoints, self._is_over)
         self.checkpoint_changes = CheckpointChanges(store, self.experiments, self.checkpoints, self._is_over)
         self.templates = Templates(store, self._reader)
@@ -184,7 +196,21 @@ class Service:
         raise Refused(f"there is no job {name}", status=UNKNOWN, code="job-unknown")
 
     async def knows(self, name: str) -> bool:
-        return name in self._jobs or await self._load(name) is not None
+        """Whether there is a job of this name, or another topic of the stream."""
+        if is_job(name):
+            return name in self._jobs or await self._load(name) is not None
+        kind, _, rest = name.partition(SLASH)
+        if f"{kind}/" in (POOLS, QUEUES):
+            return rest in self.pool.names
+        return name == EXPERIMENTS or (f"{kind}/" == EXPERIMENTS and self.experiments.knows(rest))
+
+    def pool_view(self, pool: str) -> wire.PoolView:
+        owners = {number: live.facts.owner for number, live in self.experiments.live.items()}
+        return with_owners(self.pool_nodes.added_to(self.pool.view(pool)), owners)
+
+    def queue_view(self, pool: str) -> wire.QueueView:
+        live = [each.facts for each in self.experiments.live.values()]
+        return queue_view(pool, live, self.pool.standing(pool))
 
     async def _is_over(self, name: str) -> bool:
         """Whether nothing trains the job any more: a trial that is not over may continue later."""

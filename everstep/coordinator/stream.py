@@ -1,9 +1,10 @@
 """Numbered messages that many readers follow and resume: kept in memory once, however many readers there are.
 
-A topic is the list of jobs, or one job. A reader is a position, not a queue: it takes what comes after the last number
-that it has, so a slow one costs nothing, and one that falls behind what is kept is cut. It comes back with that
-number, and gets what it has missed, or must load a topic again. Numbers of another process, which another epoch
-shows, say nothing. Knows nothing of HTTP, and not what the messages mean. One event loop only."""
+A topic is the list of jobs, one job, or something else, with a slash in its name (`experiment_feed`). A reader is a
+position, not a queue: it takes what comes after the last number that it has, so a slow one costs nothing, and one that
+falls behind what is kept is cut. It comes back with that number, and gets what it has missed, or must load a topic
+again. Numbers of another process, which another epoch shows, say nothing. Knows nothing of HTTP, and not what the
+messages mean. One event loop only."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from typing import Any
 from everstep.errors import Refused
 from everstep.wire import to_json
 
+SLASH = "/"  # no job has one in its name
 LIST = ""  # the topic of the list of jobs: never the name of a job
 MAX_TOPIC_BYTES = 1 << 19
 MAX_MESSAGE_BYTES = MAX_TOPIC_BYTES // 4  # so that all kinds of a moment fit, and only who is slow falls behind
@@ -95,7 +97,7 @@ class LiveStream:
         new = [name for name in names if name not in self._topics]
         self._make_room(len(new), names)
         if len(self._topics) + len(new) > MOST_TOPICS:
-            text = f"{len(self._topics)} jobs are being followed, the limit is {MOST_TOPICS}"
+            text = f"{len(self._topics)} jobs and others are being followed, the limit is {MOST_TOPICS}"
             raise Refused(text, status=503, code="too-many-followed")
         if new:
             self._taken.clear()
@@ -150,7 +152,7 @@ class Reader:
     def begin(self, *, is_new: bool) -> bytes:
         """The first words: what was missed, and which topics must be loaded again. `is_new`: it has nothing yet."""
         stream, topics = self._stream, self._stream._topics
-        hello = {"id": stream.last_id, "jobs": [name for name in self.topics if name != LIST]}
+        hello = {"id": stream.last_id, "jobs": _jobs(self.topics), "topics": _others(self.topics)}
         if is_new:
             self._number = stream._number
             return encode("hello", hello, stream.last_id)
@@ -202,7 +204,19 @@ def _later(number: int, topics: Iterable[_Topic]) -> list[tuple[int, bytes]]:
 
 def _again(topics: Sequence[str]) -> dict[str, Any]:
     """What a reader must load again."""
-    return {"jobs": [name for name in topics if name != LIST], "is_list": LIST in topics}
+    return {"jobs": _jobs(topics), "is_list": LIST in topics, "topics": _others(topics)}
+
+
+def is_job(topic: str) -> bool:
+    return SLASH not in topic
+
+
+def _jobs(topics: Iterable[str]) -> list[str]:
+    return [name for name in topics if name != LIST and is_job(name)]
+
+
+def _others(topics: Iterable[str]) -> list[str]:
+    return [name for name in topics if not is_job(name)]
 
 
 def encode(event: str, data: Any, number: str = "") -> bytes:

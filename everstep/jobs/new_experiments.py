@@ -19,10 +19,10 @@ from typing import Any
 
 from everstep import wire
 from everstep.errors import UsageError
-from everstep.job_file.experiment import LoadedExperiment, load_experiment
+from everstep.job_file.experiment import load_experiment
+from everstep.job_file.forked import as_fork, reread, with_code_of
 from everstep.job_file.load import NATIVE
 from everstep.job_file.secret import Secret
-from everstep.job_file.tree import dump, parse
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.jobs.secret_values import private_files, resolve
 from everstep.record.log_masks import LEAST_CHARS, too_short
@@ -181,12 +181,11 @@ def fork_of(
     notes: tuple[str, ...] = ()
     secrets: Mapping[str, Secret] = {}
     if wire.secret_names(spec.order) or changes or content is not None:
-        new = _reread(old.written or spec.written, experiment, changes, content)
+        new = reread(old.written or spec.written, experiment, changes, content)
         secrets = new.job.secrets
     if changes or content is not None:
-        order = {**new.spec.order, "code": spec.order.get("code", ""), "workdir": spec.order.get("workdir", "")}
-        spec, notes = replace(new.spec, order=order), new.notes
-    spec = replace(spec, request=uuid.uuid4().hex, forked_from=experiment, is_paused=False, verifies=0, trial_seed=None)
+        spec, notes = with_code_of(new.spec, spec), new.notes
+    spec = as_fork(spec, experiment, uuid.uuid4().hex)
     known, missing = _known_secrets(wire.secret_names(spec.order), secrets)
     return Fork(spec=spec, notes=(*notes, *_inherited(missing, experiment)), secrets=known)
 
@@ -203,17 +202,6 @@ def _known_secrets(names: Sequence[str], secrets: Mapping[str, Secret]) -> tuple
 def _inherited(names: Sequence[str], experiment: int) -> Iterator[str]:
     for name in names:
         yield f"secrets.{name}: not set here; the value of experiment {experiment} is used if you may change that one"
-
-
-def _reread(
-    written: str, experiment: int, changes: Sequence[str], content: Mapping[str, Any] | None
-) -> LoadedExperiment:
-    if content is not None:
-        written = dump(_merged(parse(written, name=f"experiment {experiment}").plain(), content))
-    with tempfile.TemporaryDirectory(prefix="everstep-") as folder:  # read as the file was: by its text
-        path = Path(folder) / f"experiment-{experiment}.yaml"
-        path.write_text(written)
-        return load_experiment(path, changes)
 
 
 def continued(
@@ -237,12 +225,3 @@ def best_trial(link: CoordinatorLink, view: wire.ExperimentView) -> wire.TrialVi
     """The one with the best result; without any, the first."""
     number = view.best.trial if view.best is not None else 1
     return link(lambda coordinator: coordinator.trial(view.experiment, number))
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` over `below`, map by map."""
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged

@@ -99,6 +99,10 @@ class Sessions:
         session, token = self._find(cookie, now)
         return Token(role=session.role, word=session.digest, person=token.person)
 
+    def person_of(self, cookie: str, session: Session) -> str:
+        """Whose token is behind it."""
+        return next(each.person for each in self._tokens if _is_behind(session, each, cookie))
+
     def _find(self, cookie: str, now: float) -> tuple[Session, Token]:
         """The session, and the token behind it."""
         found = self._sessions.get(digest(cookie))

@@ -34,6 +34,7 @@ _KINDS = {
     ".woff2": "font/woff2",
 }
 _PACKED = {".png", ".woff2"}  # already
+_NAMED = ("/jobs/", "/pools/", "/queue/", "/models/")  # the names that follow may have dots
 _FOREVER = "public, max-age=31536000, immutable"
 _ASK = "no-cache"  # may be kept, and asked about each time
 _INCOMPLETE = """<!doctype html>
@@ -82,7 +83,7 @@ class StaticFiles:
         """To a GET of this path; None: no file has this name."""
         paths = self._look()
         if not path.startswith(PREFIX):
-            if "." in path.rsplit("/", 1)[-1] and not path.startswith("/jobs/"):  # a job's name may have a dot
+            if "." in path.rsplit("/", 1)[-1] and not path.startswith(_NAMED):
                 return None
             return _reply(self._index(paths), headers, _ASK)  # an address of a view, which the script reads
         name, is_versioned = path[len(PREFIX) :], False

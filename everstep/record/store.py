@@ -24,9 +24,10 @@ from everstep.record.report_rows import load_reports, newest_of
 from everstep.record.tables import OWNER, REPORTS, REVISION, ROWS, SERIES, TABLES
 from everstep.record.writing import Incoming, SeriesNews, Writing
 from everstep.storage.database import StoreError, StoreTaken, open_engine, open_readonly, sqlite_path, words
-from everstep.wire import MetricsKept, ReportsView, ReportView
-from everstep.wire.metrics import SYSTEM
+from everstep.wire import MetricsKept, ReportsView, ReportView, to_value
+from everstep.wire.metrics import SYSTEM, Value
 
+MOST_JOBS_AT_ONCE = 500  # in one query
 ROWS_PER_ANSWER = 1000  # of a full window: 16 points each at most
 
 
@@ -97,6 +98,24 @@ class MetricStore:
             total = connection.scalar(select(func.count()).select_from(SERIES).where(wanted)) or 0
             found = connection.execute(query.where(SERIES.c.series > after).order_by(SERIES.c.series).limit(limit))
             return [Series(*each[:2], pyramid.unpack_span(each[2])) for each in found], total
+
+    def names(self, jobs: Sequence[str]) -> list[str]:
+        """Of all series that one of these jobs has itself reported."""
+        found: set[str] = set()
+        with self._transaction() as connection:
+            for some in _portions(jobs):
+                found |= set(connection.scalars(select(SERIES.c.name).where(SERIES.c.job.in_(some)).distinct()))
+        return sorted(name for name in found if not name.startswith(SYSTEM))
+
+    def last_values(self, jobs: Sequence[str], name: str) -> dict[str, Value]:
+        """The last value of the series of this name, by job."""
+        found: dict[str, Value] = {}
+        with self._transaction() as connection:
+            for some in _portions(jobs):
+                wanted = and_(SERIES.c.job.in_(some), SERIES.c.name == name)
+                for job, total in connection.execute(select(SERIES.c.job, SERIES.c.total).where(wanted)):
+                    found[job] = to_value(pyramid.unpack_span(total).last)
+        return found
 
     def window(self, job: str, series: int, start: int, stop: int, num_columns: int) -> Window:
         """The steps from `start` to before `stop`, widened to whole spans."""
@@ -221,6 +240,10 @@ def _taken() -> StoreTaken:
         hint="run only one coordinator per store; if you deleted the store's file, delete FILE.record too",
         code="record-taken",
     )
+
+
+def _portions(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (jobs[start : start + MOST_JOBS_AT_ONCE] for start in range(0, len(jobs), MOST_JOBS_AT_ONCE))
 
 
 def _find(connection: Connection, job: str, series: int) -> Series:

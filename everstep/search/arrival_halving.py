@@ -11,12 +11,23 @@ one, and a metric that is not finite is the worst value instead of the end of th
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.search.config import SearchConfig
 from everstep.search.events import INVALID_HP, TrainTo, TrialEnded, Validated, finite
+from everstep.search.explained_rungs import (
+    CUT,
+    FELL,
+    ON_ITS_WAY,
+    PROMOTED,
+    REACHED,
+    UNDECIDED,
+    ExplainedCohort,
+    ExplainedRung,
+    RungMember,
+)
 from everstep.search.method import (
     MOST_REPLACEMENTS,
     REPLACED,
@@ -45,17 +56,19 @@ class Rung:
     numbers: list[int] = field(default_factory=list)
     promoted: set[int] = field(default_factory=set)
     num_training: int = 0
+    compared: dict[int, tuple[int, int]] = field(default_factory=dict)  # by trial: its place, and among how many then
 
     def insert(self, rank: Rank, number: int, *, is_before_equals: bool) -> int:
         place = (bisect_left if is_before_equals else bisect_right)(self.ranks, rank)
         self.ranks.insert(place, rank)
         self.numbers.insert(place, number)
+        self.compared[number] = place + 1, len(self.numbers)
         return place
 
     def remove(self, number: int) -> None:
         if number in self.numbers:
             place = self.numbers.index(number)
-            del self.numbers[place], self.ranks[place]
+            del self.numbers[place], self.ranks[place], self.compared[number]
 
 
 class ArrivalHalving(Method):
@@ -216,6 +229,55 @@ class ArrivalHalving(Method):
             shares.append(share)
         return sum(shares) / len(shares)
 
+    def explain(self) -> list[ExplainedCohort]:
+        """Each bracket is one cohort: a trial is compared with those that came before it."""
+        return [
+            ExplainedCohort(
+                bracket=place,
+                cohort=0,
+                num_trials=bracket.num_trials,
+                rungs=[
+                    self._explained(place, index)
+                    for index, rung in enumerate(self.rungs[place])
+                    if rung.numbers or any(self._on_their_way(place, index))
+                ],
+            )
+            for place, bracket in enumerate(self.brackets)
+        ]
+
+    def _on_their_way(self, bracket: int, index: int) -> Iterator[int]:
+        for number, trial in sorted(self.trials.items()):
+            if (trial.bracket, trial.rung, trial.state) == (bracket, index, TRAINING):
+                yield number
+
+    def _explained(self, bracket: int, index: int) -> ExplainedRung:
+        rung, is_last = self.rungs[bracket][index], index == len(self.rungs[bracket]) - 1
+        members = []
+        for number in (*rung.numbers, *self._on_their_way(bracket, index)):
+            trial = self.trials[number]
+            place, compared = rung.compared.get(number, (0, 0))
+            metric, outcome = trial.results.get(rung.length), self._outcome(trial, index, rung, is_last=is_last)
+            members.append(RungMember(trial=number, metric=metric, outcome=outcome, place=place, compared=compared))
+        quota = 0 if is_last else int(len(rung.numbers) / self.config.divisor)
+        return ExplainedRung(
+            length=rung.length,
+            quota=quota if is_last or self.config.is_promoting else max(1, quota),
+            is_decided=not any(each.outcome in (UNDECIDED, ON_ITS_WAY) for each in members),
+            members=members,
+        )
+
+    def _outcome(self, trial: TrialRecord, index: int, rung: Rung, *, is_last: bool) -> str:
+        if trial.rung > index:
+            return PROMOTED
+        if trial.state == TRAINING:
+            return ON_ITS_WAY
+        has_ended = self.config.is_promoting and trial.is_over and trial.results.get(rung.length) is None
+        if has_ended or rung.length not in trial.results:
+            return FELL
+        if trial.state == WAITING:
+            return UNDECIDED
+        return REACHED if is_last else CUT
+
     def save_more(self) -> dict[str, Any]:
         return {
             "rungs": [
@@ -226,6 +288,7 @@ class ArrivalHalving(Method):
                         each.numbers,
                         sorted(each.promoted),
                         each.num_training,
+                        sorted([number, *then] for number, then in each.compared.items()),
                     ]
                     for each in row
                 ]
@@ -244,8 +307,9 @@ class ArrivalHalving(Method):
                     numbers=list(numbers),
                     promoted=set(promoted),
                     num_training=num_training,
+                    compared={number: (place, among) for number, place, among in compared},
                 )
-                for length, ranks, numbers, promoted, num_training in row
+                for length, ranks, numbers, promoted, num_training, compared in row
             ]
             for row in plain["rungs"]
         ]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,10 +24,22 @@ from typing import Any
 
 from everstep.search.config import SearchConfig
 from everstep.search.events import INVALID_HP, TrainTo, TrialEnded, Validated, finite
+from everstep.search.explained_rungs import (
+    CUT,
+    FELL,
+    ON_ITS_WAY,
+    PROMOTED,
+    REACHED,
+    UNDECIDED,
+    ExplainedCohort,
+    ExplainedRung,
+    RungMember,
+)
 from everstep.search.method import (
     FAILED,
     MOST_REPLACEMENTS,
     REPLACED,
+    STOPPED,
     TRAINING,
     WAITING,
     Method,
@@ -201,6 +214,53 @@ class ExactHalving(Method):
         key = self._key_of(bracket, position)
         return self._cohorts[bracket][key], key
 
+    # --- why
+
+    def explain(self) -> list[ExplainedCohort]:
+        homes: dict[tuple[int, int], list[TrialRecord]] = defaultdict(list)
+        for _, trial in sorted(self.trials.items()):
+            if trial.state != REPLACED:
+                homes[trial.bracket, self._key_of(trial.bracket, self._homes[trial.place - 1][1])].append(trial)
+        return [
+            ExplainedCohort(
+                bracket=bracket,
+                cohort=key,
+                num_trials=self._sizes[bracket][key],
+                rungs=self._explained(bracket, key, trials),
+            )
+            for (bracket, key), trials in sorted(homes.items())
+        ]
+
+    def _explained(self, bracket: int, key: int, trials: list[TrialRecord]) -> list[ExplainedRung]:
+        lengths, found = self.brackets[bracket].lengths, list[ExplainedRung]()
+        for rung, length in enumerate(lengths):
+            here = [trial for trial in trials if trial.rung >= rung]
+            if not here:
+                break
+            is_decided = self._cohorts[bracket][key].rung > rung
+            quota = 0 if rung == len(lengths) - 1 else self._quotas[bracket][rung][key]
+            ranked = sorted(
+                (trial for trial in here if length in trial.results),
+                key=lambda trial: self.rank(trial.results[length], trial.number),
+            )
+            members = [
+                RungMember(
+                    trial=trial.number,
+                    metric=trial.results[length],
+                    outcome=_outcome(trial, rung, is_last=rung == len(lengths) - 1, has_result=True),
+                    place=place if is_decided else 0,
+                    compared=len(here) if is_decided else 0,
+                )
+                for place, trial in enumerate(ranked, start=1)
+            ]
+            members += [
+                RungMember(trial=trial.number, metric=None, outcome=_outcome(trial, rung))
+                for trial in here
+                if length not in trial.results
+            ]
+            found.append(ExplainedRung(length=length, quota=quota, is_decided=is_decided, members=members))
+        return found
+
     # --- progress and state
 
     def _increment(self, trial: TrialRecord) -> int:
@@ -225,6 +285,16 @@ class ExactHalving(Method):
             [Cohort(rung=rung, members=list(members), num_unsettled=left) for rung, members, left in row]
             for row in plain["cohorts"]
         ]
+
+
+def _outcome(trial: TrialRecord, rung: int, *, is_last: bool = False, has_result: bool = False) -> str:
+    if trial.rung > rung:
+        return PROMOTED
+    if trial.state == FAILED:
+        return FELL
+    if trial.state == STOPPED:
+        return REACHED if is_last else CUT
+    return UNDECIDED if has_result else ON_ITS_WAY
 
 
 def cohort_sizes(bracket: Bracket, config: SearchConfig) -> list[int]:

@@ -29,6 +29,7 @@ from everstep.search.events import (
     TrialEnded,
     Validated,
 )
+from everstep.search.explained_rungs import ExplainedCohort
 from everstep.search.space import Space
 
 TRAINING, WAITING, STOPPED, FAILED, REPLACED = "training", "waiting", "stopped", "failed", "replaced"
@@ -106,6 +107,10 @@ class Method:
         return {}
 
     def load_more(self, plain: Mapping[str, Any]) -> None: ...
+
+    def explain(self) -> list[ExplainedCohort]:
+        """Who was compared at each rung. None: this search compares no trials on their way."""
+        return []
 
     # --- what they share
 

@@ -20,6 +20,7 @@ from everstep.search.config import CUSTOM, EXACT, MODEL_BASED, SearchConfig
 from everstep.search.custom import Custom
 from everstep.search.events import WHYS, Advanced, Ask, Event, Operation, Programmed, Suggested, TrialEnded, Validated
 from everstep.search.exact_halving import ExactHalving
+from everstep.search.explained_rungs import ExplainedCohort
 from everstep.search.method import Method, TrialRecord
 from everstep.search.model_based import ModelBased
 from everstep.search.plain import Plain
@@ -129,6 +130,10 @@ class Search:
     def best(self) -> tuple[int, float, int] | None:
         """Trial, metric and length of the best result. Of equal results, the one with the lower trial number."""
         return self._method.best()
+
+    def explain(self) -> list[ExplainedCohort]:
+        """Who was compared at each rung, by which numbers, and who continued. Empty: no trials are compared."""
+        return self._method.explain()
 
     @property
     def targets(self) -> dict[int, int | None]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from everstep.wire.agents import *
     from everstep.wire.encoding import *
+    from everstep.wire.experiment_views import *
     from everstep.wire.experiments import *
     from everstep.wire.jobs import *
     from everstep.wire.logs import *
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 else:
     _MODULES = (
         *("encoding", "jobs", "policy", "membership", "agents", "metrics", "logs", "shards"),
-        *("experiments", "trials", "pool", "page", "models", "templates", "webhooks"),
+        *("experiments", "experiment_views", "trials", "pool", "page", "models", "templates", "webhooks"),
     )
     _places: dict[str, str] = {}  # the module of each name that is declared at the beginning of a line
 

@@ -227,6 +227,7 @@ class ExperimentView:
 class ExperimentList:
     experiments: list[ExperimentView]
     num_found: int
+    values: dict[str, list[Any]] = field(default_factory=dict)  # of the columns asked for, one for each experiment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -277,6 +278,16 @@ class ExperimentAction:
 
     action: Annotated[str, OneOf(*ACTIONS)]
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentFork:
+    """A new experiment with the code of another one. A request that is repeated returns the experiment it created."""
+
+    request: Annotated[str, Bounds(min_length=1, max_length=MAX_NAME)]
+    written: str = ""  # its file; "": as it is
+    is_continued: bool = False  # its trials start with the weights of the best trial of that one, which must be over
+    is_paused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

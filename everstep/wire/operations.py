@@ -22,7 +22,16 @@ from everstep import wire
 from everstep.wire.bounds import MAX_INT, Bounds, Count, Name, PathName, Positive
 from everstep.wire.logs import SearchText
 from everstep.wire.metrics import MOST_COLUMNS, MOST_REPORTS, MOST_SERIES
-from everstep.wire.page_bounds import MOST_DAYS, MOST_JOBS, MOST_MARKS, JobNames
+from everstep.wire.page_bounds import (
+    MOST_CURVE_POINTS,
+    MOST_DAYS,
+    MOST_JOBS,
+    MOST_MARKS,
+    ColumnNames,
+    FilePath,
+    JobNames,
+    TrialNumbers,
+)
 from everstep.wire.tokens import READ_ONLY, USER, WORKER, WORKER_OR_USER
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -326,8 +335,17 @@ class Operations:
         state: Name = "",
         *,
         is_archived: bool = False,
+        label: Name = "",
+        owner: Name = "",
+        sort: Name = "experiment",
+        is_descending: bool = True,
+        columns: ColumnNames = "",
     ) -> wire.ExperimentList:
-        """List experiments, newest first; `is_archived`: also archived ones."""
+        """List experiments. `columns`: metric:NAME and hp:NAME, with commas, of the best trial; also to sort by."""
+
+    @operation("GET", "/v1/experiment-columns", READ_ONLY)
+    def experiment_columns(self) -> wire.ExperimentColumns:
+        """Get the columns of the list of experiments, and the labels and owners in it."""
 
     @operation("GET", _EXPERIMENT, READ_ONLY)
     def experiment(self, experiment: Positive) -> wire.ExperimentView:
@@ -341,6 +359,10 @@ class Operations:
     def act(self, experiment: Positive, message: wire.ExperimentAction) -> wire.ExperimentView:
         """Pause, activate, cancel, kill, archive, unarchive, or delete the experiment."""
 
+    @operation("POST", f"{_EXPERIMENT}/fork", USER)
+    def fork(self, experiment: Positive, message: wire.ExperimentFork) -> wire.ExperimentView:
+        """Create an experiment with the code and the file of another one, as it is or changed."""
+
     @operation("POST", f"{_EXPERIMENT}/change", USER)
     def change(self, experiment: Positive, message: wire.ExperimentChange) -> wire.ExperimentView:
         """Change what people write on an experiment, the checkpoints it keeps, or how it shares its pool."""
@@ -350,6 +372,36 @@ class Operations:
         self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial"
     ) -> wire.TrialList:
         """List an experiment's trials; `sort`: trial, or metric for the best first."""
+
+    @operation("GET", f"{_EXPERIMENT}/columns", READ_ONLY)
+    def trial_columns(self, experiment: Positive) -> wire.TrialColumns:
+        """Get all trials of an experiment as columns, with the hyperparameters that are searched."""
+
+    @operation("GET", f"{_EXPERIMENT}/curves", READ_ONLY)
+    def trial_curves(
+        self,
+        experiment: Positive,
+        *,
+        points: Annotated[int, Bounds(ge=1, le=MOST_CURVE_POINTS)] = 50_000,
+        trials: TrialNumbers = "",
+    ) -> wire.TrialCurves:
+        """Get the results of all trials, or of these (numbers with commas); thinned to this many points."""
+
+    @operation("GET", f"{_EXPERIMENT}/rungs", READ_ONLY)
+    def rungs(self, experiment: Positive) -> wire.Rungs:
+        """Get which trials were compared at which length, by which numbers, and which of them continued."""
+
+    @operation("GET", f"{_EXPERIMENT}/use", READ_ONLY)
+    def experiment_use(self, experiment: Positive) -> wire.ExperimentUse:
+        """Get the slots that an experiment has held over time."""
+
+    @operation("GET", f"{_EXPERIMENT}/files", READ_ONLY)
+    def code_files(self, experiment: Positive) -> wire.CodeFileList:
+        """List the files of an experiment's code."""
+
+    @operation("GET", f"{_EXPERIMENT}/file", READ_ONLY)
+    def code_text(self, experiment: Positive, *, name: FilePath = "") -> wire.CodeText:
+        """Get the text of one of these files, or its beginning if it is long."""
 
     @operation("GET", f"{_EXPERIMENT}/trials/{{trial}}", READ_ONLY)
     def trial(self, experiment: Positive, trial: Positive) -> wire.TrialView:
@@ -387,9 +439,9 @@ class Operations:
 
     @operation("GET", f"{_EXPERIMENT}/checkpoints", READ_ONLY)
     def checkpoints(
-        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial"
+        self, experiment: Positive, *, start: Count = 0, limit: _Rows = 100, sort: Name = "trial", trial: Count = 0
     ) -> wire.CheckpointList:
-        """List the checkpoints of an experiment; `sort`: trial, or metric for the best first."""
+        """List an experiment's checkpoints, or one trial's; `sort`: trial, or metric for the best first."""
 
     @operation("GET", _CHECKPOINT, READ_ONLY)
     def checkpoint(self, uuid: PathName) -> wire.SavedCheckpoint:

@@ -37,6 +37,7 @@ class SessionRequest:
 class SessionView:
     role: str
     expires_at: float
+    person: str = ""  # whose token opened it; "": a token without a name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -198,6 +198,7 @@ class QueueEntry:
     num_waiting: int  # … and trials that want their first
     num_held: int  # slots
     num_wanted: int  # slots that its trials can use now, including those that they hold
+    num_share: int  # slots of enabled nodes that the latest decision gives it
     reason: str  # why its first waiting trial waits
     waiting: list[QueuedTrial]  # the first MOST_QUEUED
 

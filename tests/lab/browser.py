@@ -69,6 +69,7 @@ class EventStream:
 
     browser: Browser
     jobs: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
     last_id: str = ""
     events: list[Event] = field(default_factory=list)
     error: Exception | None = None
@@ -101,7 +102,7 @@ class EventStream:
         self._thread.join(30)
 
     def _read(self, headers: dict[str, str]) -> None:
-        query = {"jobs": ",".join(self.jobs)}
+        query = {"jobs": ",".join(self.jobs), "topics": ",".join(self.topics)}
         try:
             with self.browser.http.stream("GET", "/v1/stream", params=query, headers=headers) as response:
                 self._response = response

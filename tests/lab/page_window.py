@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from everstep import env
 from everstep.client.calls import Coordinator
 from everstep.wire import PageCodeRequest
+from everstep.wire.tokens import READ_ONLY, parse_tokens
 from lab.required import missing
 from tools import page_vendor
 
@@ -91,18 +92,24 @@ def window(browser: Any, url: str, **options: Any) -> Iterator[Window]:
 
 
 @contextmanager
-def signed_in(browser: Any, url: str, token_file: Path, **options: Any) -> Iterator[Window]:
+def signed_in(browser: Any, url: str, token_file: Path, role: str = READ_ONLY, **options: Any) -> Iterator[Window]:
     """A window with a session."""
     with window(browser, url, **options) as made:
-        page = made.open("/", new_code(url, token_file))
+        page = made.open("/", new_code(url, token_file, role))
         page.get_by_role("heading", name="Jobs").wait_for()
         page.close()
         yield made
 
 
-def new_code(url: str, token_file: Path) -> str:
-    with Coordinator(url, env.read_token(token_file), "none") as coordinator:
-        return coordinator.page_code(PageCodeRequest()).code
+def new_code(url: str, token_file: Path, role: str = READ_ONLY) -> str:
+    return code_of(url, env.read_token(token_file), role)
+
+
+def code_of(url: str, token: str, role: str) -> str:
+    """`token`: one, or a file of them."""
+    word = next((each.word for each in parse_tokens(token) if each.role == role), token)
+    with Coordinator(url, word, "none") as coordinator:
+        return coordinator.page_code(PageCodeRequest(role=role)).code
 
 
 def serious_findings(page: Any) -> list[str]:

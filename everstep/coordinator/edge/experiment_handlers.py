@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from starlette.responses import Response
+
 from everstep import wire
-from everstep.coordinator.edge.code_folder import keep_code
+from everstep.coordinator.edge.code_folder import code_path, keep_code
 from everstep.coordinator.edge.guard import TOKEN
 from everstep.coordinator.edge.handlers import HttpCall
+from everstep.coordinator.edge.packed_reply import packed
+from everstep.coordinator.experiments import forking
 from everstep.coordinator.experiments.experiment_calls import check_sort
+from everstep.errors import Refused
 
 
 async def upload_code(call: HttpCall, digest: str, content: AsyncIterator[bytes]) -> None:
@@ -27,9 +32,28 @@ async def experiments(
     state: str = "",
     *,
     is_archived: bool = False,
+    label: str = "",
+    owner: str = "",
+    sort: str = "experiment",
+    is_descending: bool = True,
+    columns: str = "",
 ) -> wire.ExperimentList:
-    states = [each for each in state.split(",") if each]
-    return await call.service.experiment_calls.find(start, limit, search=search, states=states, is_archived=is_archived)
+    return await call.service.experiment_listing.find(
+        start,
+        limit,
+        search=search,
+        states=_parts(state),
+        is_archived=is_archived,
+        labels=_parts(label),
+        owner=owner,
+        sort=sort,
+        is_descending=is_descending,
+        columns=_parts(columns),
+    )
+
+
+async def experiment_columns(call: HttpCall) -> wire.ExperimentColumns:
+    return await call.service.experiment_listing.columns()
 
 
 async def experiment(call: HttpCall, experiment: int) -> wire.ExperimentView:
@@ -44,6 +68,10 @@ async def act(call: HttpCall, experiment: int, message: wire.ExperimentAction) -
     return await call.service.experiment_calls.act(experiment, message, call.scope[TOKEN])
 
 
+async def fork(call: HttpCall, experiment: int, message: wire.ExperimentFork) -> wire.ExperimentView:
+    return await forking.fork(call.service.experiment_calls, experiment, message, call.scope[TOKEN])
+
+
 async def change(call: HttpCall, experiment: int, message: wire.ExperimentChange) -> wire.ExperimentView:
     return await call.service.experiment_calls.change(experiment, message, call.scope[TOKEN])
 
@@ -52,6 +80,35 @@ async def trials(
     call: HttpCall, experiment: int, *, start: int = 0, limit: int = 100, sort: str = "trial"
 ) -> wire.TrialList:
     return await call.service.experiment_calls.trials(experiment, start, limit, sort)
+
+
+async def trial_columns(call: HttpCall, experiment: int) -> Response:
+    return await packed(call, await call.service.experiment_reads.columns(experiment))
+
+
+async def trial_curves(call: HttpCall, experiment: int, *, points: int = 50_000, trials: str = "") -> Response:
+    numbers = _parts(trials)
+    if not all(each.isascii() and each.isdigit() for each in numbers):
+        raise Refused(f"trials: {trials[:100]!r} are not numbers with commas", status=422, code="parameter-invalid")
+    return await packed(call, await call.service.experiment_reads.curves(experiment, points, [*map(int, numbers)]))
+
+
+async def rungs(call: HttpCall, experiment: int) -> Response:
+    return await packed(call, wire.to_json(await call.service.experiment_reads.rungs(experiment)))
+
+
+async def experiment_use(call: HttpCall, experiment: int) -> wire.ExperimentUse:
+    return await call.service.experiment_reads.use(experiment)
+
+
+async def code_files(call: HttpCall, experiment: int) -> wire.CodeFileList:
+    digest = await call.service.experiment_reads.code_of(experiment)
+    return await call.service.experiment_reads.code_files(experiment, code_path(call.code, digest), digest)
+
+
+async def code_text(call: HttpCall, experiment: int, *, name: str = "") -> wire.CodeText:
+    digest = await call.service.experiment_reads.code_of(experiment)
+    return await call.service.experiment_reads.code_text(code_path(call.code, digest), name)
 
 
 async def trial(call: HttpCall, experiment: int, trial: int) -> wire.TrialView:
@@ -89,10 +146,10 @@ async def search_operations(call: HttpCall, experiment: int, message: wire.Searc
 
 
 async def checkpoints(
-    call: HttpCall, experiment: int, *, start: int = 0, limit: int = 100, sort: str = "trial"
+    call: HttpCall, experiment: int, *, start: int = 0, limit: int = 100, sort: str = "trial", trial: int = 0
 ) -> wire.CheckpointList:
     check_sort(sort)
-    return await call.service.checkpoints.of_experiment(experiment, start, limit, sort)
+    return await call.service.checkpoints.of_experiment(experiment, start, limit, sort, trial)
 
 
 async def checkpoint(call: HttpCall, uuid: str) -> wire.SavedCheckpoint:
@@ -117,3 +174,7 @@ async def report_result(call: HttpCall, message: wire.TrialResult) -> wire.Trial
 
 async def end_trial(call: HttpCall, message: wire.TrialEnd) -> None:
     await call.service.trials.end(call.job_name, message)
+
+
+def _parts(text: str) -> list[str]:
+    return [each for each in text.split(",") if each]

@@ -61,7 +61,7 @@ class PageDoor:
             elif method == "DELETE":
                 await self._close(scope, headers, send)
             elif method == "GET":
-                await send_json(send, 200, wire.to_json(_view(self._session(headers))))
+                await send_json(send, 200, wire.to_json(self._view(headers)))
             else:
                 raise MethodNotAllowed(("GET", "POST", "DELETE"))
             return True
@@ -89,6 +89,10 @@ class PageDoor:
             raise Refused("no session is open in this browser", status=401, code="session-missing")
         return self._first(cookies, self._sessions.find)
 
+    def _view(self, headers: dict[bytes, bytes]) -> wire.SessionView:
+        cookies = browser.cookies_of(headers, browser.cookie_name(headers))
+        return _view(self._session(headers), self._first(cookies, self._sessions.token_of).person)
+
     def _first(self, cookies: Sequence[str], find: Callable[[str, float], T]) -> T:
         """Of the first that has a session."""
         refusals = []
@@ -115,7 +119,8 @@ class PageDoor:
             raise
         await self._keep(session, request.code)
         await self._drop_earlier(headers)
-        await send_json(send, 200, wire.to_json(_view(session)), [_cookie(scope, headers, cookie, int(SESSION_S))])
+        view = _view(session, self._sessions.person_of(cookie, session))
+        await send_json(send, 200, wire.to_json(view), [_cookie(scope, headers, cookie, int(SESSION_S))])
 
     async def _keep(self, session: Session, code: str) -> None:
         evicted = self._sessions.evicted
@@ -146,5 +151,5 @@ def _cookie(scope: Scope, headers: dict[bytes, bytes], value: str, age_s: int) -
     return browser.set_cookie(browser.cookie_name(headers), value, age_s, is_secure=is_secure)
 
 
-def _view(session: Session) -> wire.SessionView:
-    return wire.SessionView(role=session.role, expires_at=session.expires_at)
+def _view(session: Session, person: str) -> wire.SessionView:
+    return wire.SessionView(role=session.role, expires_at=session.expires_at, person=person)

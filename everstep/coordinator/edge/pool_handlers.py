@@ -5,25 +5,23 @@ from __future__ import annotations
 from everstep import wire
 from everstep.coordinator.edge.connection import WHEN_LOST
 from everstep.coordinator.edge.handlers import HttpCall
-from everstep.coordinator.pool.queue_view import queue_view, with_owners
 
 
 async def pools(call: HttpCall) -> wire.PoolList:
-    return wire.PoolList(pools=[_view(call, name) for name in call.service.pool.names])
+    return wire.PoolList(pools=[call.service.pool_view(name) for name in call.service.pool.names])
 
 
 async def pool(call: HttpCall, pool: str) -> wire.PoolView:
-    return _view(call, pool)
+    return call.service.pool_view(pool)
 
 
 async def queue(call: HttpCall, pool: str) -> wire.QueueView:
-    live = [each.facts for each in call.service.experiments.live.values()]
-    return queue_view(pool, live, call.service.pool.standing(pool))
+    return call.service.queue_view(pool)
 
 
 async def change_agents(call: HttpCall, pool: str, message: wire.AgentsChange) -> wire.PoolView:
     await call.service.pool.change_agents(pool, message)
-    return _view(call, pool)
+    return call.service.pool_view(pool)
 
 
 async def report_nodes(call: HttpCall, pool: str, message: wire.PoolNodes) -> None:
@@ -44,8 +42,3 @@ async def report_pool(call: HttpCall, pool: str, agent: str, message: wire.PoolR
 
 async def pool_agent_leaves(call: HttpCall, pool: str, agent: str, message: wire.AgentLeave) -> None:
     await call.service.pool.leave(pool, agent, message)
-
-
-def _view(call: HttpCall, pool: str) -> wire.PoolView:
-    owners = {number: live.facts.owner for number, live in call.service.experiments.live.items()}
-    return with_owners(call.service.pool_nodes.added_to(call.service.pool.view(pool)), owners)

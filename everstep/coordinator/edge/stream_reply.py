@@ -12,9 +12,9 @@ from urllib.parse import parse_qsl
 
 from everstep.coordinator.edge.connection import HANG_UP
 from everstep.coordinator.edge.guard import IS_SIGNED_IN, MethodNotAllowed, Receive, Scope, Send
-from everstep.coordinator.stream import LIST, LiveStream, Reader, encode
+from everstep.coordinator.stream import LIST, LiveStream, Reader, encode, is_job
 from everstep.errors import Refused
-from everstep.wire.page_bounds import MOST_COMPARED
+from everstep.wire.page_bounds import MOST_COMPARED, MOST_TOPICS
 
 STREAM = "/v1/stream"
 BEAT_S = 10.0
@@ -26,7 +26,7 @@ _AGAIN = b"retry: 1000\n\n"  # ms until a browser comes back
 
 class StreamReply:
     def __init__(self, stream: LiveStream, knows: Callable[[str], Awaitable[bool]]) -> None:
-        """`knows`: whether there is a job of this name; others are not followed."""
+        """`knows`: whether there is a job of this name, or another topic; what there is not is not followed."""
         self._stream, self._knows = stream, knows
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,11 +36,12 @@ class StreamReply:
         headers: Mapping[bytes, bytes] = dict(scope["headers"])
         after = headers.get(b"last-event-id", b"").decode("latin-1") or query.get("after", "")
         jobs = [each for each in query.get("jobs", "").split(",") if each]
-        if len(jobs) > MOST_COMPARED:
-            raise Refused(
-                f"cannot follow {len(jobs)} jobs; the limit is {MOST_COMPARED}", status=422, code="parameter-invalid"
-            )
-        known = [each for each in jobs if await self._knows(each)]
+        topics = [each for each in query.get("topics", "").split(",") if not is_job(each)]
+        for wanted, most, what in ((jobs, MOST_COMPARED, "jobs"), (topics, MOST_TOPICS, "topics")):
+            if len(wanted) > most:
+                text = f"cannot follow {len(wanted)} {what}; the limit is {most}"
+                raise Refused(text, status=422, code="parameter-invalid")
+        known = [each for each in (*filter(is_job, jobs), *topics) if await self._knows(each)]
         reader = self._stream.open_reader([LIST, *known], after)
         gone = asyncio.ensure_future(_until_gone(receive, reader))
         try:

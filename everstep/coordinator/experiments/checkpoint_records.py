@@ -80,9 +80,13 @@ class CheckpointRecords:
             raise Refused(f"job {job} has reported no checkpoint", status=UNKNOWN, code="checkpoint-unknown")
         return (await self._views([found]))[0]
 
-    async def of_experiment(self, number: int, start: int, limit: int, sort: str) -> wire.CheckpointList:
+    async def of_experiment(
+        self, number: int, start: int, limit: int, sort: str, trial: int = 0
+    ) -> wire.CheckpointList:
+        """`trial`: only of this one; 0: of all."""
         facts = await self._experiments.facts(number)
         found = await self._reader.read(lambda it: [*read_checkpoints(it, number), *read_lent(it, number)])
+        found = [each for each in found if trial in (0, each.trial)]
         if sort == "metric":
             best = best_first(found, smaller_is_better=is_smaller_better(facts.spec.searcher))
             found = [*best, *(each for each in found if each.metric is None)]

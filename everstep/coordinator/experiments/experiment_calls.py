@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,7 +31,6 @@ from everstep.coordinator.models.facts import kept_text
 from everstep.coordinator.pool.environments import image_problem, images_of
 from everstep.coordinator.store.experiment_rows import (
     Changes,
-    find_experiments,
     forget_events,
     forget_secrets,
     read_events,
@@ -59,6 +58,7 @@ class ExperimentCalls:
     def __init__(self, store: Store, experiments: Experiments, checkpoints: CheckpointRecords) -> None:
         self._store, self._experiments, self._checkpoints = store, experiments, checkpoints
         self._reader = experiments.reader
+        self.on_view: Callable[[wire.ExperimentView], None] = lambda view: None  # of one that is over, once changed
 
     # --- one experiment
 
@@ -141,24 +141,14 @@ class ExperimentCalls:
         spec = (await self._known(number)).spec
         return wire.ExperimentConfig(config=spec.config, written=spec.written, spec=spec)
 
-    async def find(
-        self, start: int, limit: int, *, search: str, states: list[str], is_archived: bool
-    ) -> wire.ExperimentList:
-        find = partial(find_experiments, search=search, states=states, is_archived=is_archived)
-        found, num_found = await self._reader.read(lambda connection: find(connection, start, limit))
-        live = self._experiments.live
-        views = [
-            experiment_view(live[each.number].facts if each.number in live else each, *self._living(each))
-            for each in found
-        ]
-        return wire.ExperimentList(experiments=views, num_found=num_found)
-
     async def act(self, number: int, message: wire.ExperimentAction, caller: Token = ITSELF) -> wire.ExperimentView:
         check_may_change(await self._experiments.facts(number), caller)
         live = await self._experiments.find(number)
         if live is None:
             await self._act_on_ended(number, message)
-            return await self._view_of(number)
+            view = await self._view_of(number)
+            self.on_view(view)
+            return view
         async with self._experiments.changing(live):
             change = decide_action(
                 number,
@@ -216,7 +206,10 @@ class ExperimentCalls:
                 await self._experiments.commit(live, facts=facts)
             if live.facts.scheduling != before:
                 self._experiments.holder.note_change()
-        return await self.view(number)
+        view = await self.view(number)
+        if live is None:
+            self.on_view(view)
+        return view
 
     def _check_sharing(self, live: LiveExperiment, facts: Experiment) -> None:
         """Refuse what would end the experiment at once."""

@@ -63,6 +63,9 @@ STORE_PAUSE_S = 0.5
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 60.0  # between two looks at time limits, unless something changes
 
 
+OnChange = Callable[[LiveExperiment, Iterable[Trial], Mapping[str, Any] | None], None]
+
+
 class Experiments:
     """Implements `seam.TrialSource`."""
 
@@ -91,6 +94,7 @@ class Experiments:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading_again: set[int] = set()
         self._has_news = asyncio.Event()  # an experiment may end sooner or later than it seemed
+        self.on_change: OnChange = lambda live, trials, event: None  # after each change that was stored
         self._suggester = Suggester()
         self._reuse = TrialReuse(self)
         self._tokens = TrialTokens(store.trial_secret)
@@ -144,6 +148,12 @@ class Experiments:
                 code="experiment-unknown",
             )
         return found
+
+    def knows(self, number: str) -> bool:
+        """Whether there is an experiment of this number, as a text."""
+        if not (number.isascii() and number.isdigit() and len(number) < 16) or number.startswith("0"):
+            return False
+        return 0 < int(number) <= self._last_number
 
     def begun_with(self) -> set[str]:
         """The UUIDs of the checkpoints that open trials start from."""
@@ -258,6 +268,7 @@ class Experiments:
                 self.ring_outbox()
         live.last_event += event is not None
         self._adopt(live, after, own.values(), checkpoints, is_event=event is not None)
+        self.on_change(live, own.values(), None if event is None else {**event, "time": now})
 
     def _adopt(
         self,

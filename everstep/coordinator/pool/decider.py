@@ -60,6 +60,11 @@ class PoolDecider:
         decision = self._decisions.get(pool)
         return decision.queue if decision is not None else ()
 
+    def shares(self, pool: str) -> Mapping[int, int]:
+        """The slots that each experiment should have."""
+        decision = self._decisions.get(pool)
+        return decision.shares if decision is not None else {}
+
     def num_wanted(self, pool: str) -> int:
         """Slots that the pool's trials could use now."""
         decision = self._decisions.get(pool)

@@ -33,6 +33,7 @@ def decide_pool(facts: PoolFacts) -> PoolDecision:
         queue=queue,
         impossible=impossible,
         num_wanted=_wanted(claims),
+        shares=shares,
         look_at=min((at for at in times if at > facts.now), default=None),
     )
 

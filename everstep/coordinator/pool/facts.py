@@ -128,4 +128,5 @@ class PoolDecision:
     queue: tuple[QueuePlace, ...] = ()
     impossible: tuple[Impossible, ...] = ()
     num_wanted: int = 0  # slots that all trials together could use now
+    shares: Mapping[int, int] = field(default_factory=dict)  # slots of open nodes, by experiment
     look_at: float | None = None  # when time alone may change it

@@ -32,6 +32,7 @@ from everstep.coordinator.pool.facts import (
     Assignment,
     Grant,
     PoolDecision,
+    TrialKey,
 )
 from everstep.coordinator.pool.order import in_queue
 from everstep.coordinator.pool.people import NOBODY, People
@@ -149,10 +150,16 @@ class Pool:
         queued = in_queue([each for each in self._candidates() if each.pool == pool], live)
         return view_of(pool, agents, live, num_queued=len(queued), num_wanted=self.decider.num_wanted(pool))
 
+    def held(self) -> Counter[TrialKey]:
+        """The slots that trials hold, by experiment and trial."""
+        return Counter(each.key for each in self._book.live.values())
+
     def standing(self, pool: str) -> PoolStanding:
         candidates = [each for each in self._candidates() if each.pool == pool]
         held = Counter(each.key for each in self._book.live.values() if each.pool == pool)
-        return PoolStanding(candidates=candidates, held=held, queue=self.decider.queue(pool))
+        return PoolStanding(
+            candidates=candidates, held=held, queue=self.decider.queue(pool), shares=self.decider.shares(pool)
+        )
 
     # --- for agents -------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ class PoolStanding:
     candidates: Sequence[Candidate]
     held: Mapping[TrialKey, int]  # slots
     queue: Sequence[QueuePlace]
+    shares: Mapping[int, int]  # slots by experiment
 
     def oldest_wait_s(self, now: float) -> float:
         """The longest time that a trial in the queue has waited."""
@@ -42,7 +43,7 @@ def queue_view(pool: str, experiments: Iterable[Experiment], standing: PoolStand
     for (experiment, _), number in standing.held.items():
         held[experiment].append(number)
     entries = [
-        _entry(facts, candidates[facts.number], places[facts.number], held[facts.number])
+        _entry(facts, candidates[facts.number], places[facts.number], held[facts.number], standing.shares)
         for facts in experiments
         if facts.scheduling.pool == pool and (candidates[facts.number] or held[facts.number])
     ]
@@ -51,7 +52,11 @@ def queue_view(pool: str, experiments: Iterable[Experiment], standing: PoolStand
 
 
 def _entry(
-    facts: Experiment, candidates: Sequence[Candidate], places: Sequence[QueuePlace], held: Sequence[int]
+    facts: Experiment,
+    candidates: Sequence[Candidate],
+    places: Sequence[QueuePlace],
+    held: Sequence[int],
+    shares: Mapping[int, int],
 ) -> wire.QueueEntry:
     first = places[0] if places else None
     return wire.QueueEntry(
@@ -66,6 +71,7 @@ def _entry(
         num_waiting=len(places),
         num_held=sum(held),
         num_wanted=sum(_wanted(each) for each in candidates),
+        num_share=shares.get(facts.number, 0),
         reason=first.reason if first else "",
         waiting=[
             wire.QueuedTrial(trial=each.trial, position=each.position, reason=each.reason)

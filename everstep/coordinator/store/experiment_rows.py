@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from sqlalchemy import JSON, ColumnElement, Connection, Table, cast, delete, func, select, type_coerce, update
+from sqlalchemy import JSON, Connection, Table, cast, delete, func, select, tuple_, type_coerce, update
 
 from everstep import wire
 from everstep.coordinator.experiments.facts import DELETED, LIVE, CheckpointRecord, Experiment, Trial
-from everstep.coordinator.store.tables import CHECKPOINTS, EXPERIMENT_SECRETS, EXPERIMENTS, JOBS, SEARCH_EVENTS, TRIALS
+from everstep.coordinator.store.tables import (
+    ASSIGNMENTS,
+    CHECKPOINTS,
+    EXPERIMENT_SECRETS,
+    EXPERIMENTS,
+    JOBS,
+    SEARCH_EVENTS,
+    TRIALS,
+)
 from everstep.coordinator.store.webhook_rows import LogScan, add_deliveries, write_log_scan
 from everstep.coordinator.webhooks.facts import Delivery
 from everstep.storage.database import upsert
@@ -54,6 +62,23 @@ class KeptExperiment:
     experiment: Experiment
     trials: list[Trial]
     events: list[EventRow]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedExperiment:
+    """What a list of experiments is chosen and sorted by."""
+
+    number: int
+    name: str
+    description: str
+    labels: tuple[str, ...]
+    owner: str
+    state: str
+    summary: Mapping[str, Any]
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    priority: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,44 +140,43 @@ def read_request(connection: Connection, request: str) -> int | None:
     return connection.scalar(select(EXPERIMENTS.c.number).where(EXPERIMENTS.c.request == request))
 
 
-def find_experiments(
-    connection: Connection, start: int, limit: int, *, search: str, states: Sequence[str], is_archived: bool
-) -> tuple[list[Experiment], int]:
-    """A page of those that were not deleted, newest first, and how many there are in all. Only those of the page are
-    read whole."""
+def read_listed(connection: Connection, states: Sequence[str], *, is_archived: bool) -> list[ListedExperiment]:
+    """Those that were not deleted, by number; `is_archived`: also archived ones. Not read: their specifications."""
     columns = EXPERIMENTS.c
     where = [columns.state != DELETED]
     if states:
         where.append(columns.state.in_(states))
     if not is_archived:
-        where += [~columns.is_archived, _verifies(connection) == 0]
-    if search:
-        found = _mentioning(connection, search, where)
-        num_found, numbers = len(found), found[start : start + limit]
-    else:
-        num_found = connection.scalar(select(func.count()).select_from(EXPERIMENTS).where(*where)) or 0
-        page = select(columns.number).where(*where).order_by(columns.number.desc()).offset(start).limit(limit)
-        numbers = list(connection.scalars(page))
-    rows = _rows(connection, EXPERIMENTS, columns.number.in_(numbers))
-    return [_experiment(row) for row in reversed(rows)], num_found
+        where += [~columns.is_archived, func.coalesce(_in_spec(connection, "verifies").as_integer(), 0) == 0]
+    names = [each.name for each in fields(ListedExperiment) if each.name != "priority"]
+    query = select(*(columns[name] for name in names), columns.scheduling).where(*where).order_by(columns.number)
+    found = []
+    for *values, scheduling in connection.execute(query):
+        row = dict(zip(names, values, strict=True))
+        row |= {"labels": tuple(json.loads(row["labels"])), "summary": json.loads(row["summary"])}
+        found.append(ListedExperiment(**row, priority=wire.Scheduling(**json.loads(scheduling)).priority))
+    return found
 
 
-def _verifies(connection: Connection) -> ColumnElement[int]:
-    """In the specification: the ID of a trial that is trained again, or 0."""
+def read_experiments(connection: Connection, numbers: Sequence[int]) -> list[Experiment]:
+    return [_experiment(row) for row in _rows(connection, EXPERIMENTS, EXPERIMENTS.c.number.in_(numbers))]
+
+
+def read_hyperparameters(connection: Connection, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """What their files say about hyperparameters."""
+    columns, found = EXPERIMENTS.c, dict[int, dict[str, Any]]()
+    for start in range(0, len(numbers), _MOST_KEYS):
+        query = select(columns.number, _in_spec(connection, "hyperparameters"))
+        for number, given in connection.execute(query.where(columns.number.in_(numbers[start : start + _MOST_KEYS]))):
+            found[number] = given or {}
+    return found
+
+
+def _in_spec(connection: Connection, name: str) -> Any:
+    """A field of the specification: such as the ID of a trial that is trained again."""
     spec = EXPERIMENTS.c.spec
     as_json = type_coerce(spec, JSON) if connection.dialect.name == "sqlite" else cast(spec, JSON)
-    return func.coalesce(as_json["verifies"].as_integer(), 0)
-
-
-def _mentioning(connection: Connection, search: str, where: Sequence[ColumnElement[bool]]) -> list[int]:
-    """Newest first. Not by the database: each has its own idea of upper and lower case."""
-    columns = EXPERIMENTS.c
-    told = select(columns.number, columns.name, columns.description, columns.labels).where(*where)
-    return [
-        number
-        for number, name, description, labels in connection.execute(told.order_by(columns.number.desc()))
-        if any(search.lower() in each.lower() for each in (str(number), name, description, *json.loads(labels)))
-    ]
+    return as_json[name]
 
 
 def read_trial(connection: Connection, experiment: int, number: int) -> Trial | None:
@@ -218,6 +242,38 @@ def read_events(connection: Connection, experiment: int, after: int, limit: int 
     columns = SEARCH_EVENTS.c
     rows = _rows(connection, SEARCH_EVENTS, (columns.experiment == experiment) & (columns.number > after), limit)
     return [EventRow(**row) for row in rows]
+
+
+def read_result_events(
+    connection: Connection, experiment: int, after: int
+) -> list[tuple[int, float, dict[str, Any] | None]]:
+    """Number, time and event of each validation; then the last event of any kind, as None."""
+    columns = SEARCH_EVENTS.c
+    query = (
+        select(columns.number, columns.time, columns.event)
+        .where(columns.experiment == experiment, columns.number > after)
+        .order_by(columns.number)
+    )
+    rows = connection.execute(query).all()
+    found = [(number, time, json.loads(event)) for number, time, event in rows if '"validated"' in event]
+    told = [each for each in found if each[2]["kind"] == "validated"]
+    return [*told, (rows[-1][0], rows[-1][1], None)] if rows else []
+
+
+def read_use(connection: Connection, experiment: int) -> list[tuple[float, float | None]]:
+    """When each of its assignments began and ended."""
+    columns = ASSIGNMENTS.c
+    query = select(columns.began_at, columns.ended_at).where(columns.experiment == experiment)
+    return [(began_at, ended_at) for began_at, ended_at in connection.execute(query)]
+
+
+def read_trials_of(connection: Connection, keys: Sequence[tuple[int, int]]) -> list[Trial]:
+    """By experiment and number."""
+    found: list[Trial] = []
+    for start in range(0, len(keys), _MOST_KEYS):
+        some = tuple_(TRIALS.c.experiment, TRIALS.c.number).in_(keys[start : start + _MOST_KEYS])
+        found += [Trial(**row) for row in _rows(connection, TRIALS, some)]
+    return found
 
 
 def read_checkpoint(connection: Connection, uuid: str) -> CheckpointRecord | None:

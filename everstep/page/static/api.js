@@ -2,12 +2,25 @@
 
 import { signal } from "@preact/signals";
 
+const SESSION = "/v1/session";
+
 /** Whether there is a session: null until it is known. A reply 401 to any call shows the door.
  * @type {import("@preact/signals").Signal<boolean | null>} */
 export const isSignedIn = signal(null);
 
 /** Whether a code is being exchanged: without a session, a view need not ask before. */
 export const isEntering = signal(false);
+
+/** Who this session is for and what it may do: null until it is known.
+ * @type {import("@preact/signals").Signal<{role: string, person: string} | null>} */
+export const session = signal(null);
+
+/** Whether this session may change what a person owns. The coordinator checks again.
+ * @param {string} [owner] "": nobody in particular */
+export function mayChange(owner = "") {
+  const { role, person } = session.value ?? { role: "", person: "" };
+  return role === "all" || (role === "user" && (!owner || owner === person));
+}
 
 /** What the door says. */
 export const doorSays = signal("");
@@ -37,10 +50,10 @@ async function call(path, how = {}) {
   }
   const body = await reply.json().catch(() => ({}));
   if (reply.ok) {
-    if (path !== "/v1/session") isSignedIn.value ??= true;
+    if (path !== SESSION) isSignedIn.value ??= true;
     return body;
   }
-  if (reply.status === 401 && path !== "/v1/session") {
+  if (reply.status === 401 && path !== SESSION) {
     doorSays.value = body.code === "session-expired" ? "Your session has ended. Sign in again." : "";
     isSignedIn.value = false;
   }
@@ -59,14 +72,15 @@ export function get(path, query = {}, signal) {
   return call(text ? `${path}?${text}` : path, { signal });
 }
 
+/** Change something. Other sites cannot send this header, so the coordinator knows that the page asks.
+ * @param {"POST" | "PUT" | "DELETE"} method @param {string} path @param {object} [body] */
+export function send(method, path, body) {
+  const headers = { "x-everstep": "page", "content-type": "application/json" };
+  return call(path, { method, headers, body: body && JSON.stringify(body) });
+}
+
 /** @param {string} job */
 export const jobPath = (job) => `/v1/jobs/${encodeURIComponent(job)}`;
-
-/** @param {"POST" | "DELETE"} method @param {object} [body] */
-function session(method, body) {
-  const headers = { "x-everstep": "page", "content-type": "application/json" };
-  return call("/v1/session", { method, headers, body: body && JSON.stringify(body) });
-}
 
 /** Open a session with the one-time code of the address, or go on with the one there is. The code leaves the address at once: neither
  * the history nor a copied link has it. */
@@ -86,20 +100,27 @@ export async function enter() {
 
 /** With the session that is open, if there is one. Without an answer, the view says so and tries again. */
 async function goOn() {
-  await get("/v1/session").then(() => (isSignedIn.value = true), (error) => (isSignedIn.value = error.status !== 401));
+  await get(SESSION).then(isIn, (error) => (isSignedIn.value = error.status !== 401));
 }
 
 /** @param {{code: string} | {token: string}} proof */
 export async function signIn(proof) {
-  await session("POST", proof);
+  const view = await send("POST", SESSION, proof);
   doorSays.value = "";
+  isIn(view);
+}
+
+/** @param {{role: string, person: string}} view */
+function isIn(view) {
+  session.value = view;
   isSignedIn.value = true;
 }
 
 export async function signOut() {
   doorSays.value = "";
   isSignedIn.value = false; // first: all views and the stream stop asking
-  await session("DELETE").catch((error) => {
+  session.value = null;
+  await send("DELETE", SESSION).catch((error) => {
     if (error.status !== 401) doorSays.value = `This session may still be open at the coordinator. ${error.message} Sign in and out again to end it.`;
   });
 }

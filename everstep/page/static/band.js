@@ -25,8 +25,10 @@ export function tell(mark) {
   return `${what(mark)} at step ${count(mark.step)}, ${clock(mark.time)}: ${reason}`;
 }
 
-/** @param {{marks: Mark[], lookup: import("./metrics.js").Looks}} props */
-export function Band({ marks, lookup }) {
+/** @typedef {Pick<import("./metrics.js").Looks, "axis" | "placeMark" | "range" | "extent">} BandLooks */
+
+/** @param {{marks: Mark[], lookup: BandLooks, isDocked?: boolean, isCount?: boolean}} props  isCount: draw how many there are, not each of them */
+export function Band({ marks, lookup, isDocked = true, isCount = false }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const [width, setWidth] = useState(0);
   const [told, setTold] = useState("");
@@ -46,7 +48,7 @@ export function Band({ marks, lookup }) {
   const joins = marks.filter((mark) => mark.kind === "joined").length;
   const generations = marks.filter((mark) => mark.kind === "formed").length;
 
-  return html`<section class="card band dock" aria-labelledby="band-title">
+  return html`<section class=${isDocked ? "card band dock" : "card band"} aria-labelledby="band-title">
     <header>
       <h3 id="band-title">Workers over time</h3>
       <span class="quiet small">${plural(generations, "generation")}, ${plural(deaths, "death")}, ${plural(joins, "join")}</span>
@@ -57,14 +59,14 @@ export function Band({ marks, lookup }) {
     ${isTable
       ? html`<${MarksTable} marks=${marks} />`
       : html`<div class="lanes" ref=${box}>
-          ${width > 0 && html`<${Drawing} made=${made} events=${events} lookup=${lookup} from=${from} to=${to} width=${width} onTell=${setTold} />`}
+          ${width > 0 && html`<${Drawing} isCount=${isCount} made=${made} events=${events} lookup=${lookup} from=${from} to=${to} width=${width} onTell=${setTold} />`}
         </div>`}
   </section>`;
 }
 
 /** @param {any} props */
-function Drawing({ made, events, lookup, from, to, width, onTell }) {
-  const isStairs = made.lanes.length > MOST_LANES;
+function Drawing({ isCount, made, events, lookup, from, to, width, onTell }) {
+  const isStairs = isCount || made.lanes.length > MOST_LANES;
   const pitch = made.lanes.length > 4 ? 15 : 18;
   const height = isStairs ? STAIRS : Math.max(1, made.lanes.length) * pitch;
   const inner = Math.max(1, width - LEFT - RIGHT);

@@ -1,19 +1,19 @@
-// Jobs side by side: what they were started with, where they stand, and their curves in one plot per metric. Only what
-// differs is shown, unless all is asked for.
+// Jobs and trials side by side: what they were started with, where they stand, and their curves in one plot per metric.
+// Only what differs is shown, unless all is asked for. One of them can be the baseline for the others.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { get, jobPath } from "./api.js";
 import { Bar } from "./bar.js";
-import { flatten, text } from "./configuration.js";
-import { curve, placer } from "./curve.js";
-import { clock, count, number, plural } from "./format.js";
+import { Differences } from "./compare_table.js";
+import { curve, minus, placer } from "./curve.js";
+import { count, number, plural } from "./format.js";
 import { html } from "./html.js";
 import { listen, look } from "./live.js";
 import { POSITIONS } from "./metrics.js";
 import { color, dash } from "./palette.js";
 import { Plot } from "./plot.js";
-import { address, go, jobAddress, query } from "./route.js";
+import { TRIAL_JOB, address, go, jobAddress, query } from "./route.js";
 import { Series, isCut } from "./series.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { isDark } from "./theme.js";
@@ -93,6 +93,7 @@ export function Compare() {
   const list = useMemo(() => names.split(",").filter(Boolean), [names]);
   const state = useMemo(() => new Comparison(list), [list]);
   const isAll = query.value.has("all");
+  const base = list.includes(query.value.get("base") ?? "") ? query.value.get("base") ?? "" : "";
   useEffect(() => {
     document.title = "Compare – Everstep";
     look(list.slice(0, AT_ONCE));
@@ -114,23 +115,43 @@ export function Compare() {
   }, [state]);
   state.version.value;
   const jobs = state.jobs.value;
-  if (!list.length) return html`<${Empty} title="Nothing to compare"><p>Select jobs with their checkboxes in the job list, then click “Compare”. <a href="/">Show all jobs</a></p><//>`;
+  if (!list.length) return html`<${Empty} title="Nothing to compare"><p>Select jobs with their checkboxes in the <a href="/">job list</a>, then click “Compare”. Or type their names here. Trials have names such as e12-t7.</p><${Add} list=${list} /><//>`;
   if (!jobs) return state.problem.value ? html`<${Failed} problem=${state.problem.value} />` : html`<${Waiting} />`;
   return html`<div class="stack">
-    <div class="head"><h1>Compare</h1><span class="quiet">${plural(jobs.length, "job")}</span></div>
-    ${state.unknown.value.length > 0 && html`<p class="notice">Unknown to the coordinator: ${state.unknown.value.join(", ")}</p>`}
+    <div class="head"><h1>Compare</h1><span class="quiet">${plural(jobs.length, "job")}</span><span class="end"><${Add} list=${list} /></span></div>
+    <${Unknown} names=${state.unknown.value} />
     <${Key} jobs=${jobs} list=${list} />
-    <${Bar} label="How to compare" changed=${["smooth", "logy", "from"].filter((each) => query.value.has(each)).length} first=${html`<label>x axis <select value=${query.value.get("x") ?? "step"} onChange=${(/** @type {any} */ event) => go({ x: event.target.value === "step" ? "" : event.target.value, from: "", to: "" }, { replace: true })}>
+    <${Bar} label="How to compare" changed=${["smooth", "logy", "diff", "from"].filter((each) => query.value.has(each)).length} first=${html`<label>x axis <select value=${query.value.get("x") ?? "step"} onChange=${(/** @type {any} */ event) => go({ x: event.target.value === "step" ? "" : event.target.value, from: "", to: "" }, { replace: true })}>
         <option value="step">step</option><option value="elapsed">time since the start</option></select></label>`}>
       <label>Smoothing <input type="range" min="0" max="0.99" step="0.01" value=${query.value.get("smooth") ?? 0} onInput=${(/** @type {any} */ event) => go({ smooth: Number(event.target.value) || "" }, { replace: true })} /></label>
       <button aria-pressed=${query.value.has("logy")} onClick=${() => go({ logy: !query.value.has("logy") }, { replace: true })}>log y</button>
+      ${base && html`<button aria-pressed=${query.value.has("diff")} onClick=${() => go({ diff: !query.value.has("diff") }, { replace: true })}>Difference to ${base}</button>`}
       <button disabled=${!query.value.has("from")} onClick=${() => go({ from: "", to: "" }, { replace: true })}>All</button>
     <//>
-    <${Curves} state=${state} jobs=${jobs} isAll=${isAll} />
+    <${Curves} state=${state} jobs=${jobs} isAll=${isAll} base=${base} />
     <div class="section"><h2>${isAll ? "Settings and values" : "What differs"}</h2>
       <button class="plain" aria-pressed=${isAll} onClick=${() => go({ all: !isAll }, { replace: true })}>Show all</button></div>
-    <${Differences} jobs=${jobs} isAll=${isAll} />
+    <${Differences} jobs=${jobs} isAll=${isAll} base=${base} />
   </div>`;
+}
+
+/** @param {{names: string[]}} props */
+function Unknown({ names }) {
+  const trials = names.filter((name) => TRIAL_JOB.test(name));
+  const others = names.filter((name) => !TRIAL_JOB.test(name));
+  return html`${others.length > 0 && html`<p class="notice">Unknown to the coordinator: ${others.join(", ")}</p>`}
+    ${trials.length > 0 && html`<p class="notice">Not started yet: ${trials.join(", ")}</p>`}`;
+}
+
+/** @param {{list: string[]}} props */
+function Add({ list }) {
+  const add = (/** @type {any} */ event) => {
+    event.preventDefault();
+    const names = event.target.elements.name.value.split(/[\s,]+/).filter(Boolean);
+    event.target.reset();
+    if (names.length) go({ jobs: [...new Set([...list, ...names])].join(",") });
+  };
+  return html`<form class="group" onSubmit=${add}><input type="text" name="name" placeholder="Job or trial, such as e12-t7" aria-label="Job or trial to compare" spellcheck="false" autocomplete="off" /><button>Add</button></form>`;
 }
 
 /** @param {{jobs: Compared[], list: string[]}} props */
@@ -145,8 +166,8 @@ function Key({ jobs, list }) {
   )}</ul>`;
 }
 
-/** @param {{state: Comparison, jobs: Compared[], isAll: boolean}} props */
-function Curves({ state, jobs, isAll }) {
+/** @param {{state: Comparison, jobs: Compared[], isAll: boolean, base: string}} props */
+function Curves({ state, jobs, isAll, base }) {
   const names = [...state.metrics.keys()].sort();
   if (!state.isFetched) return html`<${Waiting} label="Loading metrics" />`;
   if (!names.length) return html`<${Empty} title="No metrics"><p>${jobs.length > 1 ? "None of these jobs has" : "This job has not"} reported any numbers.</p><//>`;
@@ -155,7 +176,7 @@ function Curves({ state, jobs, isAll }) {
   const shown = names.filter((name) => !same.includes(name));
   return html`<div class="stack">
     ${silent.length > 0 && html`<p class="quiet">No metrics from ${silent.join(", ")}.</p>`}
-    ${shown.length > 0 && html`<div class="plots">${shown.map((name) => html`<${Overlay} key=${name} name=${name} series=${state.metrics.get(name)} jobs=${jobs} />`)}</div>`}
+    ${shown.length > 0 && html`<div class="plots">${shown.map((name) => html`<${Overlay} key=${name} name=${name} series=${state.metrics.get(name)} jobs=${jobs} base=${base} />`)}</div>`}
     ${same.length > 0 && html`<p class="quiet">The same in all jobs: ${same.join(", ")}.</p>`}
   </div>`;
 }
@@ -171,8 +192,8 @@ function isSame(series, jobs) {
 }
 
 /** One metric of all jobs.
- * @param {{name: string, series: Map<string, Series>, jobs: Compared[]}} props */
-function Overlay({ name, series, jobs }) {
+ * @param {{name: string, series: Map<string, Series>, jobs: Compared[], base: string}} props */
+function Overlay({ name, series, jobs, base }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const [isNear, setNear] = useState(false);
   const [isTable, setTable] = useState(false);
@@ -192,8 +213,10 @@ function Overlay({ name, series, jobs }) {
   const axis = /** @type {import("./curve.js").Axis} */ (query.value.get("x") === "elapsed" ? "elapsed" : "step");
   const lines = mine.flatMap(({ index, summary, series: each }) => {
     each?.version.value;
-    return each?.whole ? [{ label: summary.job, index, curve: curve(each.whole, placer(axis, null, summary.created_at)) }] : [];
+    return each?.whole ? [{ label: summary.job, index, isBold: summary.job === base, curve: curve(each.whole, placer(axis, null, summary.created_at)) }] : [];
   });
+  const pinned = query.value.has("diff") && lines.find((line) => line.isBold);
+  const drawn = pinned ? lines.map((line) => ({ ...line, curve: minus(line.curve, pinned.curve) })) : lines;
   const [from, to] = [Number(query.value.get("from") ?? NaN), Number(query.value.get("to") ?? NaN)];
   const label = `${name}: ${mine.map(({ summary, series: each }) => `${summary.job} last ${number(each?.view.value.last)}`).join(", ")}.`;
   return html`<figure class="card plot" ref=${box}>
@@ -202,8 +225,8 @@ function Overlay({ name, series, jobs }) {
       ? html`<div class="scroll" tabindex="0" role="region" aria-label=${`${name} as a table`}><table class="tight"><thead><tr><th>Job</th><th class="number">Last</th><th class="number">Min</th><th class="number">Max</th><th class="number">Step</th></tr></thead>
           <tbody>${mine.map(({ summary, series: each }) => html`<tr key=${summary.job}><td>${summary.job}</td><td class="number">${number(each?.view.value.last)}</td><td class="number">${number(each?.view.value.least)}</td><td class="number">${number(each?.view.value.most)}</td><td class="number">${count(each?.view.value.last_step ?? 0)}</td></tr>`)}</tbody></table></div>`
       : isNear && lines.length
-        ? html`<${Plot} lines=${lines} axis=${axis} range=${from < to ? [from, to] : null} extent=${null} label=${label} group="compare"
-            smoothing=${Number(query.value.get("smooth") ?? 0)} isLogY=${query.value.has("logy")}
+        ? html`<${Plot} lines=${drawn} axis=${axis} range=${from < to ? [from, to] : null} extent=${null} label=${label} group="compare"
+            smoothing=${Number(query.value.get("smooth") ?? 0)} isLogY=${query.value.has("logy") && !pinned}
             onRange=${(/** @type {any} */ range) => go({ from: range?.[0], to: range?.[1] }, { replace: true })}
             onCursor=${(/** @type {any} */ at, /** @type {number} */ x) => {
               const node = /** @type {Text | null | undefined} */ (value.current?.firstChild);
@@ -213,20 +236,4 @@ function Overlay({ name, series, jobs }) {
     <footer><span>${mine.length === jobs.length ? plural(jobs.length, "job") : mine.length === 1 ? `only ${mine[0].summary.job}` : `${mine.length} of ${plural(jobs.length, "job")}`}</span><figcaption class="unseen">${label}</figcaption>
       <button class="plain" aria-pressed=${isTable} onClick=${() => setTable(!isTable)}>Table<span class="unseen"> of ${name}</span></button></footer>
   </figure>`;
-}
-
-/** @param {{jobs: Compared[], isAll: boolean}} props */
-function Differences({ jobs, isAll }) {
-  const facts = jobs.map(({ summary, policy, config, values }) => new Map([
-    ["state", summary.state], ["step", summary.step], ["workers", summary.num_workers], ["deaths", summary.num_deaths], ["created", clock(summary.created_at)],
-    ...flatten(config), ...flatten(policy).map(([name, value]) => /** @type {[string, unknown]} */ ([`policy.${name}`, value])),
-    ...values.flatMap((each) => [[`${each.name} (last)`, number(each.last)], [`${each.name} (min)`, number(each.least)], [`${each.name} (max)`, number(each.most)]]),
-  ].map(([name, value]) => /** @type {[string, string]} */ ([String(name), typeof value === "number" ? number(value) : text(value)]))));
-  const names = [...new Set(facts.flatMap((each) => [...each.keys()]))];
-  const rows = names.filter((name) => isAll || new Set(facts.map((each) => each.get(name) ?? "–")).size > 1);
-  if (!rows.length) return html`<p class="quiet">${jobs.length > 1 ? "Nothing differs." : "Add another job to compare with: select its checkbox in the job list."}</p>`;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Differences"><table class="tight">
-    <thead><tr><th>Setting or value</th>${jobs.map(({ summary }) => html`<th key=${summary.job}>${summary.job}</th>`)}</tr></thead>
-    <tbody>${rows.map((name) => html`<tr key=${name}><td>${name}</td>${facts.map((each, i) => html`<td key=${i} class="mono wrap">${each.get(name) ?? "–"}</td>`)}</tr>`)}</tbody>
-  </table></div>`;
 }

@@ -94,6 +94,19 @@ export function placer(axis, epochs, start) {
   return (step) => step;
 }
 
+/** A curve less another, where that one has values.
+ * @param {Curve} curve @param {Curve} base @returns {Curve} */
+export function minus(curve, base) {
+  const known = base.x.map((_, i) => i).filter((i) => base.y[i] !== null);
+  const [xs, ys] = [known.map((i) => base.x[i]), known.map((i) => /** @type {number} */ (base.y[i]))];
+  const y = curve.y.map((value, i) => {
+    const x = curve.x[i];
+    if (value === null || !xs.length || x < xs[0] || x > xs[xs.length - 1]) return null;
+    return value - (xs.length === 1 ? ys[0] : between(xs, ys, x));
+  });
+  return { ...curve, y };
+}
+
 /** Between two points of a rising line, and on from its ends.
  * @param {number[]} xs rising @param {number[]} ys @param {number} x */
 export function between(xs, ys, x) {

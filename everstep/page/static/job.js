@@ -15,29 +15,16 @@ import { address, query } from "./route.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { Workers } from "./workers.js";
 
-const VIEWS = { "": "Metrics", logs: "Logs", workers: "Workers", checkpoints: "Checkpoints", system: "System", configuration: "Configuration" };
-const KEPT = ["x", "smooth", "logx", "logy"]; // of the address, from view to view
+export const VIEWS = { "": "Metrics", logs: "Logs", workers: "Workers", checkpoints: "Checkpoints", system: "System", configuration: "Configuration" };
+export const KEPT = ["x", "smooth", "logx", "logy"]; // of the address, from view to view
 
 /** @param {{job: string}} props */
 export function Job({ job }) {
-  const state = useMemo(() => new JobState(job), [job]);
+  const state = useJob(job);
   useLayoutEffect(() => {
-    look([job]);
     document.title = `${job} – Everstep`;
-    state.open();
-    loadPlots(); // while the data come
-    return () => {
-      state.close();
-      look([]);
-    };
-  }, [state]);
-
+  }, [job]);
   const isOver = state.isOver.value;
-  useLayoutEffect(() => {
-    isJobOver.value = isOver;
-    return () => void (isJobOver.value = false);
-  }, [isOver]);
-
   const problem = state.problem.value;
   const summary = state.summary.value;
   const chosen = query.value.get("view") ?? "";
@@ -52,12 +39,37 @@ export function Job({ job }) {
     <nav class="views" aria-label="Views of the job">${Object.entries(VIEWS).map(
       ([name, title]) => html`<a key=${name} href=${address({ ...Object.fromEntries(KEPT.map((each) => [each, query.value.get(each)])), view: name }, location.pathname)} aria-current=${name === chosen ? "page" : undefined}>${title}</a>`,
     )}</nav>
-    <${View} name=${chosen} state=${state} />
+    <${JobView} name=${chosen} state=${state} />
   </div>`;
 }
 
-/** @param {{name: string, state: JobState}} props */
-function View({ name, state }) {
+/** What the page knows of a job, followed for as long as the view is open.
+ * @param {string} job @param {{isThere?: boolean, topics?: string[]}} [how] isThere: false: not yet; topics: to follow besides */
+export function useJob(job, { isThere = true, topics = [] } = {}) {
+  const state = useMemo(() => new JobState(job), [job]);
+  useLayoutEffect(() => {
+    look(isThere ? [job, ...topics] : topics);
+    if (isThere) {
+      state.open();
+      loadPlots(); // while the data come
+    }
+    return () => {
+      state.close();
+      look([]);
+    };
+  }, [state, isThere, String(topics)]);
+
+  const isOver = state.isOver.value;
+  useLayoutEffect(() => {
+    isJobOver.value = isOver;
+    return () => void (isJobOver.value = false);
+  }, [isOver]);
+  return state;
+}
+
+/** One of the views of a job.
+ * @param {{name: string, state: JobState}} props */
+export function JobView({ name, state }) {
   if (name === "logs") return html`<${Logs} state=${state} />`;
   if (name === "workers") return html`<${Workers} state=${state} />`;
   if (name === "checkpoints") return html`<${Checkpoints} state=${state} />`;

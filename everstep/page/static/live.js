@@ -32,11 +32,29 @@ export function listen(event, listener) {
   return () => all.delete(listener);
 }
 
-/** Say which jobs this tab looks at.
- * @param {string[]} jobs */
-export function look(jobs) {
-  topics = jobs;
-  if (isSignedIn.value) connect({ jobs });
+/** Say what this tab looks at: names of jobs, and other topics, such as "experiments/", "experiments/12", "pools/default"
+ * and "queues/default".
+ * @param {string[]} all */
+export function look(all) {
+  topics = all;
+  if (isSignedIn.value) connect({ topics });
+}
+
+/** Keep what a view has loaded up to date while it is shown: load now, take increments, and load again after a gap.
+ * @param {{topics: string[], load: () => void, take?: Record<string, (data: any) => void>}} how  take: by event
+ * @returns {() => void} ends it */
+export function watch({ topics, load, take = {} }) {
+  look(topics);
+  const ends = [
+    ...Object.entries(take).map(([event, act]) => listen(event, act)),
+    listen("began", load),
+    listen("reload", (data) => topics.some((each) => data.topics.includes(each) || data.jobs.includes(each)) && load()),
+  ];
+  load();
+  return () => {
+    ends.forEach((end) => end());
+    look([]);
+  };
 }
 
 /** @param {object} message */
@@ -52,7 +70,7 @@ function open() {
     return (/** @type {object} */ message) => worker.port.postMessage(message);
   }
   const stream = new Stream();
-  return (/** @type {any} */ message) => (message.jobs ? stream.read(receive, message.jobs) : stream.forget(receive));
+  return (/** @type {any} */ message) => (message.topics ? stream.read(receive, message.topics) : stream.forget(receive));
 }
 
 /** @param {{event: string, data: any}} told */
@@ -78,11 +96,11 @@ function deliver() {
 }
 
 isSignedIn.subscribe((isIn) => {
-  if (isIn) connect({ jobs: topics });
+  if (isIn) connect({ topics });
   else if (send) send({});
 });
 addEventListener("pagehide", () => send?.({}));
-addEventListener("pageshow", (event) => event.persisted && send?.({ jobs: topics }));
+addEventListener("pageshow", (event) => event.persisted && send?.({ topics }));
 document.addEventListener("visibilitychange", () => {
   if (isPlanned) deliver(); // whatever was planned may never come
 });

@@ -21,6 +21,22 @@ export function dash(index) {
  * @param {boolean} isDark */
 export function inks(isDark) {
   return isDark
-    ? { text: "#a9b4bd", grid: "#262e35", mark: "#ff8a70", good: "#2fc79a" }
-    : { text: "#55606a", grid: "#e9edf0", mark: "#b3261e", good: "#007d5a" };
+    ? { text: "#a9b4bd", grid: "#262e35", mark: "#ff8a70", good: "#2fc79a", ground: "#161c21" }
+    : { text: "#55606a", grid: "#e9edf0", mark: "#b3261e", good: "#007d5a", ground: "#ffffff" };
 }
+
+// From the worst to the best: lighter or darker all the way, so that it reads in gray too.
+const RAMP_LIGHT = ["#c3ced6", "#8fb8d0", "#3f93c4", "#00659e", "#0a2f56"];
+const RAMP_DARK = ["#3a4752", "#2f6d93", "#3fa0d8", "#7fd0d0", "#f0e442"];
+
+/** @param {number} share from 0, the worst, to 1 @param {boolean} isDark */
+export function ramp(share, isDark) {
+  const stops = isDark ? RAMP_DARK : RAMP_LIGHT;
+  const place = Math.min(1, Math.max(0, share)) * (stops.length - 1);
+  const index = Math.min(stops.length - 2, Math.floor(place));
+  const [from, to] = [stops[index], stops[index + 1]].map(channels);
+  return `#${from.map((each, i) => Math.round(each + (to[i] - each) * (place - index)).toString(16).padStart(2, "0")).join("")}`;
+}
+
+/** @param {string} hex */
+const channels = (hex) => [1, 3, 5].map((i) => Number.parseInt(hex.slice(i, i + 2), 16));

@@ -8,7 +8,7 @@ import { color, dash, inks } from "./palette.js";
 import { isDark } from "./theme.js";
 import { logTicks, ticks, xTexts, yTexts } from "./ticks.js";
 
-/** @typedef {{label: string, curve: import("./curve.js").Curve, index: number}} Line */
+/** @typedef {{label: string, curve: import("./curve.js").Curve, index: number, isBold?: boolean}} Line */
 /**
  * @typedef {object} Props
  * @property {Line[]} lines
@@ -56,7 +56,7 @@ export function Plot(props) {
   const [uPlot, setPlots] = useState(() => loaded);
   const dark = isDark.value;
   const smoothing = props.smoothing ?? 0;
-  const form = [dark, props.axis, props.isLogX, props.isLogY, smoothing > 0, props.lines.map((each) => each.index).join()].join();
+  const form = [dark, props.axis, props.isLogX, props.isLogY, smoothing > 0, props.lines.map((each) => `${each.index}${each.isBold ?? ""}`).join()].join();
 
   useEffect(() => {
     if (!uPlot) loadPlots().then((made) => setPlots(() => made));
@@ -97,10 +97,10 @@ function options(uPlot, latest, dark, element) {
   const ink = inks(dark);
   const smoothing = props.smoothing ?? 0;
   const axis = { stroke: ink.text, grid: { stroke: ink.grid, width: 1 }, ticks: { stroke: ink.grid, size: 4 }, font: "12px system-ui, sans-serif", filter: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits };
-  const series = props.lines.flatMap(({ index }) => {
-    const line = { stroke: color(index, dark), width: 1.5, dash: props.lines.length > 1 ? dash(index) : [], points: { size: 5 } };
+  const series = props.lines.flatMap(({ index, isBold }) => {
+    const line = { stroke: color(index, dark), width: isBold ? 3 : 1.5, dash: props.lines.length > 1 ? dash(index) : [], points: { size: 5 } };
     if (!smoothing) return [line];
-    return [{ ...line, stroke: `${color(index, dark)}55`, width: 1, dash: [], points: { show: false } }, { ...line, width: 2 }];
+    return [{ ...line, stroke: `${color(index, dark)}55`, width: 1, dash: [], points: { show: false } }, { ...line, width: isBold ? 4 : 2 }];
   });
   return {
     width: element.clientWidth || 400,

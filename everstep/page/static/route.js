@@ -21,13 +21,38 @@ function decoded(text) {
 /** What stands after "?". */
 export const query = computed(() => url.value.searchParams);
 
-/** The view, and the job it is about. */
-export const view = computed(() => {
-  const [first, ...rest] = url.value.pathname.split("/").filter(Boolean);
-  if (first === "jobs" && rest.length) return { name: "job", job: decoded(rest.join("/")) };
-  if (first === "compare") return { name: "compare", job: "" };
-  return { name: first && first !== "jobs" ? "unknown" : "jobs", job: "" };
-});
+/** @typedef {{name: string, id: string, tab: string}} View */
+
+const LISTS = { "": "jobs", jobs: "jobs", experiments: "experiments", pools: "pool", queue: "queue", models: "models", compare: "compare" };
+const ONES = { jobs: "job", experiments: "experiment", trials: "trial", pools: "pool", queue: "queue", models: "model" };
+
+/** The name of a trial's job: e12-t7. Its view is that of the trial. */
+export const TRIAL_JOB = /^e(\d+)-t(\d+)$/;
+
+/** What parts of an experiment's address come after its number. */
+export const TABS = ["trials", "charts", "configuration", "code", "notes"];
+
+/** The view that a path names, what it is about, and the part of it that is shown.
+ * @param {string} path @returns {View} */
+export function viewOf(path) {
+  const [first = "", ...rest] = path.split("/").filter(Boolean);
+  const unknown = { name: "unknown", id: "", tab: "" };
+  if (!rest.length) return { name: has(LISTS, first) ?? "unknown", id: "", tab: "" };
+  const name = has(ONES, first);
+  if (!name) return unknown;
+  if (name === "experiment" || name === "trial") {
+    const [id, tab = ""] = rest;
+    const isKnown = /^[1-9]\d{0,15}$/.test(id) && rest.length <= 2 && (!tab || (name === "experiment" && TABS.includes(tab)));
+    return isKnown ? { name, id, tab } : unknown;
+  }
+  const id = decoded(rest.join("/"));
+  return { name: name === "job" && TRIAL_JOB.test(id) ? "trial" : name, id, tab: "" };
+}
+
+/** @param {Record<string, string>} names @param {string} name */
+const has = (names, name) => (Object.hasOwn(names, name) ? names[name] : undefined);
+
+export const view = computed(() => viewOf(url.value.pathname));
 
 const read = () => (here.value = shown());
 addEventListener("popstate", read);
@@ -48,6 +73,21 @@ export function address(changes, path) {
 
 /** @param {string} job */
 export const jobAddress = (job) => `/jobs/${encodeURIComponent(job)}`;
+
+/** @param {number | string} experiment @param {string} [tab] */
+export const experimentAddress = (experiment, tab = "") => `/experiments/${experiment}${tab && `/${tab}`}`;
+
+/** @param {number | string} trialId unique at the coordinator */
+export const trialAddress = (trialId) => `/trials/${trialId}`;
+
+/** @param {string} pool */
+export const poolAddress = (pool) => `/pools/${encodeURIComponent(pool)}`;
+
+/** @param {string} pool */
+export const queueAddress = (pool) => `/queue/${encodeURIComponent(pool)}`;
+
+/** @param {string} model */
+export const modelAddress = (model) => `/models/${encodeURIComponent(model)}`;
 
 /** Change parameters; `replace` for what is typed or dragged, so that Back does not go through each letter.
  * @param {Changes} changes @param {{replace?: boolean, path?: string}} [how] */

@@ -3,7 +3,7 @@
 
 const PAUSES_MS = [250, 500, 1000, 2000]; // between attempts while the coordinator is away
 const SETTLE_MS = 20; // several tabs and views change their topics together
-const EVENTS = ["hello", "reload", "jobs", "job", "band", "points", "logs", "bye"];
+const EVENTS = ["hello", "reload", "jobs", "job", "band", "points", "logs", "experiments", "experiment", "pool", "queue", "bye"];
 
 /** @typedef {{event: string, data: any}} Told */
 
@@ -23,10 +23,10 @@ export class Stream {
     this.timer = null;
   }
 
-  /** @param {(told: Told) => void} reader @param {string[]} jobs that it looks at */
-  read(reader, jobs) {
+  /** @param {(told: Told) => void} reader @param {string[]} topics that it looks at */
+  read(reader, topics) {
     const isNew = !this.readers.has(reader);
-    this.readers.set(reader, jobs);
+    this.readers.set(reader, topics);
     if (isNew) {
       this.newcomers.add(reader);
       reader({ event: "state", data: { isOpen: this.isOpen } });
@@ -50,13 +50,16 @@ export class Stream {
   }
 
   open() {
-    const topics = [...new Set([...this.readers.values()].flat())].sort().join(",");
+    const all = [...new Set([...this.readers.values()].flat())].sort();
+    const topics = all.join(",");
     if (this.source && topics === this.topics) return this.isOpen ? this.begin({}) : undefined;
     if (!this.readers.size) return;
     this.source?.close();
     this.topics = topics;
     if (!this.last) this.newcomers = new Set(this.readers.keys()); // nothing to continue from: all load again
-    const query = new URLSearchParams({ ...(topics && { jobs: topics }), ...(this.last && { after: this.last }) });
+    const jobs = all.filter((each) => !each.includes("/")).join(",");
+    const others = all.filter((each) => each.includes("/")).join(",");
+    const query = new URLSearchParams({ ...(jobs && { jobs }), ...(others && { topics: others }), ...(this.last && { after: this.last }) });
     const source = new EventSource(`/v1/stream?${query}`);
     this.source = source;
     for (const event of EVENTS) {

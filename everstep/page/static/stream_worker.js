@@ -7,5 +7,5 @@ const stream = new Stream();
 /** @type {any} */ (globalThis).onconnect = (/** @type {MessageEvent} */ event) => {
   const port = event.ports[0];
   const reader = (/** @type {any} */ told) => port.postMessage(told);
-  port.onmessage = ({ data }) => (data.jobs ? stream.read(reader, data.jobs) : stream.forget(reader));
+  port.onmessage = ({ data }) => (data.topics ? stream.read(reader, data.topics) : stream.forget(reader));
 };

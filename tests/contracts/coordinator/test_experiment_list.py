@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import delete, update
@@ -30,10 +31,15 @@ class Stage:
         self, start: int = 0, limit: int = 100, *, search: str = "", states: tuple[str, ...] = (), is_archived=False
     ) -> tuple[list[int], int]:
         """The numbers of the page, and of all."""
-        found = await self.service.experiment_calls.find(
+        found = await self.service.experiment_listing.find(
             start, limit, search=search, states=list(states), is_archived=is_archived
         )
         return [each.experiment for each in found.experiments], found.num_found
+
+    async def ordered(self, **asked: Any) -> tuple[list[int], dict[str, list[Any]]]:
+        """The numbers of all that are chosen, and the values of their columns."""
+        found = await self.service.experiment_listing.find(0, 100, **asked)
+        return [each.experiment for each in found.experiments], found.values
 
 
 @pytest.fixture

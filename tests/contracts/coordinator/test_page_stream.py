@@ -135,7 +135,7 @@ def test_a_job_that_is_followed_in_addition_is_loaded_and_the_others_go_on(play,
     first.wait("points")
     first.close()
     both = follow(one.coordinator.job, other.coordinator.job, last_id=first.last_id)
-    assert both.wait("reload") == {"jobs": [other.coordinator.job], "is_list": False}
+    assert both.wait("reload") == {"jobs": [other.coordinator.job], "is_list": False, "topics": []}
 
 
 def test_a_job_that_does_not_exist_is_not_followed(play, follow):
@@ -146,7 +146,7 @@ def test_a_job_that_does_not_exist_is_not_followed(play, follow):
 @pytest.mark.parametrize("last_id", ["0-1", "999-1", "1-99999999", "nonsense", "1-", "-"])
 def test_a_reader_whose_number_means_nothing_here_loads_everything(play, follow, last_id):
     job = play().coordinator.job
-    assert follow(job, last_id=last_id).wait("reload") == {"jobs": [job], "is_list": True}
+    assert follow(job, last_id=last_id).wait("reload") == {"jobs": [job], "is_list": True, "topics": []}
 
 
 def test_steps_that_are_trained_again_are_cut_on_the_page_too(play, follow, browser):
@@ -180,7 +180,7 @@ def test_points_are_drawn_once_each_over_a_restart_of_the_coordinator(tmp_path, 
                 until(lambda: stream.has_ended, lambda: "the stream goes on without a coordinator")
                 server.start()
                 stream.resume()
-                stream.wait("reload", lambda data: data == {"jobs": [job], "is_list": True})
+                stream.wait("reload", lambda data: data == {"jobs": [job], "is_list": True, "topics": []})
         stream.wait("points", lambda data: 39 in data["series"][0]["steps"])
         curve.draw(stream)
         stream.close()

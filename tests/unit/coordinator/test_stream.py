@@ -111,7 +111,8 @@ def test_a_reader_that_falls_behind_what_is_kept_is_cut_and_then_loads_again(str
 
 
 @pytest.mark.parametrize(
-    ("topic", "again"), [("a", b'{"jobs":["a"],"is_list":false}'), (LIST, b'{"jobs":[],"is_list":true}')]
+    ("topic", "again"),
+    [("a", b'{"jobs":["a"],"is_list":false,"topics":[]}'), (LIST, b'{"jobs":[],"is_list":true,"topics":[]}')],
 )
 def test_instead_of_a_message_that_is_too_large_all_readers_load_its_topic_again(stream, topic, again):
     reader, _ = begun(stream, "a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -13,7 +14,8 @@ from lab.required import missing
 from tools import build_backend, page_vendor
 
 FIRST_VIEW = ("/", "/static/page.css", "/static/icon.svg", "/static/built/uplot.css")
-SCRIPTS = ("/static/built/main.js", "/static/built/stream_worker.js")
+SCRIPTS = ("main.js", "stream_worker.js")
+VIEWS = ("experiments", "experiment", "trial", "pool", "queue", "models")
 FIRST_VIEW_BYTES = 100_000
 GZIP = {b"accept-encoding": b"gzip"}
 
@@ -59,12 +61,27 @@ def test_the_server_reads_what_it_was_built_from(static, caplog):
 def test_the_first_view_is_small_and_plots_come_when_they_are_needed(static):
     page_vendor.main()
     files = StaticFiles(static)
-    replies = {path: files.reply(path, GZIP) for path in (*FIRST_VIEW, *SCRIPTS)}
+    scripts = imported(static / "built", SCRIPTS)
+    replies = {path: files.reply(path, GZIP) for path in (*FIRST_VIEW, *(f"/static/built/{name}" for name in scripts))}
     assert all(reply.status == 200 for reply in replies.values())
     assert sum(len(reply.body) for reply in replies.values()) <= FIRST_VIEW_BYTES
-    started, plots = (static / NEEDED).read_text(), (static / "built" / "uplot.js").read_text()
+    started, plots = "".join(scripts.values()), (static / "built" / "uplot.js").read_text()
     assert "u-over" in plots and "u-over" not in started
     assert "./uplot.js" in started and "./stream_worker.js" in started
+    later = {each: f"./{path.name}" for each in VIEWS for path in (static / "built").glob(f"part-{each}-*.js")}
+    assert set(later) == set(VIEWS) and all(f'import("{path}")' in started for path in later.values())
+
+
+def imported(built, names):
+    """The texts of these scripts, and of those that a browser loads with them."""
+    found = {}
+    left = list(names)
+    while left:
+        name = left.pop()
+        if name not in found:
+            found[name] = (built / name).read_text()
+            left += re.findall(r'(?:from|import)"\./([^"]+)"', found[name])
+    return found
 
 
 def test_the_licenses_are_those_of_packages_that_browsers_get(static):

@@ -1,82 +1,6 @@
-"""The page's scripts where a browser is not needed, in Node: what is asked of the coordinator, and what is kept of it.
-
-A story is a module beside the scripts. It answers their calls by itself: `answers` decides what `fetch` gives."""
+"""What the page's scripts ask of the coordinator, and what they keep of it."""
 
 from __future__ import annotations
-
-import shutil
-import subprocess
-
-import pytest
-
-from lab.command import ROOT
-from lab.required import missing
-
-STATIC = ROOT / "everstep" / "page" / "static"
-LONGEST_S = 60
-WORLD = """
-import assert from "node:assert/strict";
-globalThis.addEventListener = () => null;
-globalThis.requestAnimationFrame = (act) => setTimeout(act);
-globalThis.document = { addEventListener: () => null, documentElement: { dataset: {} } };
-globalThis.location = { pathname: "/", search: "", hash: "" };
-globalThis.matchMedia = () => ({ matches: false, addEventListener: () => null });
-globalThis.localStorage = { getItem: () => null };
-globalThis.innerWidth = 1000;
-globalThis.EventSource = EventTarget;
-const later = globalThis.setTimeout;
-globalThis.setTimeout = (act, pause = 0) => later(act, pause / 100); // pauses are short in these stories
-const asked = [];
-let answers = () => ({});
-const AWAY = Symbol();
-globalThis.fetch = async (path, how = {}) => {
-  const url = new URL(path, "http://page");
-  asked.push(url.pathname + url.search);
-  const body = await answers(url.pathname, Object.fromEntries(url.searchParams), how);
-  if (body === AWAY) throw new TypeError("away");
-  return { ok: !body.status, status: body.status ?? 200, json: async () => JSON.parse(JSON.stringify(body)) };
-};
-const until = async (check) => {
-  while (!check()) await new Promise((resolve) => later(resolve, 2));
-};
-const settled = () => new Promise((resolve) => later(resolve, 20));
-const held = () => {
-  let open;
-  const promise = new Promise((resolve) => (open = resolve));
-  return { promise, open };
-};
-const numbers = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
-const window_of = (steps) => ({
-  name: "loss", num_points: steps.length, first_steps: [...steps], first_times: [...steps], firsts: [...steps],
-  last_steps: [], last_times: [], lasts: [], least: [], most: [], counts: [], nans: [], infs: [], negative_infs: [],
-});
-const view_of = (steps, series = 1, name = "loss") => ({
-  series, name, count: steps.length, first_step: steps[0], last_step: steps.at(-1), last_time: steps.at(-1),
-  last: steps.at(-1), least: Math.min(...steps), most: Math.max(...steps),
-});
-const points = (steps, count, cut = null) => ({
-  series: 1, name: "loss", count, cut, steps, times: steps, values: steps, is_thinned: false,
-});
-"""
-
-
-@pytest.fixture
-def node(tmp_path):
-    program = shutil.which("node")
-    if program is None or not (ROOT / "node_modules").exists():
-        missing("Node.js", "make setup brings it and the page's packages")
-    for module in STATIC.glob("*.js"):
-        shutil.copy(module, tmp_path)
-    (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-
-    def run(story):
-        (tmp_path / "story.js").write_text(f"{WORLD}{story}\nprocess.exit(0);\n")
-        command = [program, "story.js"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONGEST_S, check=False)
-        assert done.returncode == 0, done.stderr
-
-    return run
 
 
 def test_an_axis_between_values_that_differ_by_rounding_ends(node):
@@ -254,9 +178,9 @@ def test_a_comparison_reads_all_metrics_of_a_job_but_not_those_of_its_system(nod
 
 def test_the_list_of_jobs_renews_the_rows_in_sight(node):
     node("""
-    const { Listing } = await import("./jobs.js");
+    const { Listing } = await import("./listing.js");
     answers = (_, query) => ({ jobs: [{ job: query.start }], num_found: 2000, num_jobs: 2000 });
-    const listing = new Listing();
+    const listing = new Listing({ path: "/v1/jobs", rows: "jobs", id: "job" });
     listing.ask("sort=job");
     for (const first of [100, 300, 700, 1250]) listing.need(first, first + 60);
     await settled();

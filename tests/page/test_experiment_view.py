@@ -42,7 +42,8 @@ def test_an_adaptive_search_is_watched_to_its_end_and_its_rungs_are_those_of_the
         stage.hold(1, 1)
         command = stage.create(stage.write("watched", ADAPTIVE))
         stage.wait_held(1, 1)
-        number = stage.trials.coordinator().experiments().experiments[0].experiment
+        with stage.trials.connect() as coordinator:
+            number = coordinator.experiments().experiments[0].experiment
         with signed_in(browser, stage.url, stage.files.coordinator.token) as window:
             page = window.open(f"/experiments/{number}")
             page.get_by_role("heading", name="watched").wait_for()
@@ -160,7 +161,7 @@ def test_hostile_names_notes_and_metrics_are_text(browser: Any, url: str, files:
             ("notes", "click](javascript:alert(1))"),
         ):
             page.goto(f"{url}/experiments/{number}/{tab}")
-            page.locator("main :is(.views ~ *)").get_by_text(text).first.wait_for()
+            page.locator("main .views ~ *").get_by_text(text).locator("visible=true").first.wait_for()
             assert page.locator("main img").count() == 0
             assert serious_findings(page) == []
         article = page.get_by_role("article", name="Notes")
@@ -204,14 +205,14 @@ def test_ten_thousand_trials_are_sorted_filtered_and_shown_by_rows_in_sight(
         page.keyboard.press("Tab")
         passing = [trial for trial in known if known[trial][1] >= 0.05]
         page.get_by_text(f"{len(passing):,} of 10,000 trials", exact=True).wait_for()
-        page.get_by_label("State").select_option("CANCELED")
+        page.get_by_role("combobox", name=re.compile("^State")).select_option("CANCELED")
         few = [trial for trial in passing if trial % NOTHING_EVERY == 0]
         page.get_by_text(f"{len(few)} of 10,000 trials", exact=True).wait_for()
         page.reload()
         page.get_by_text(f"{len(few)} of 10,000 trials", exact=True).wait_for()
         assert sorted(trials()) == few
         page.get_by_role("button", name="Clear all").click()
-        page.get_by_label("State").select_option("")
+        page.get_by_role("combobox", name=re.compile("^State")).select_option("")
         page.get_by_label("Search trials").fill("trial 9999")
         page.get_by_text("1 of 10,000 trials", exact=True).wait_for()
         assert trials() == [9999]

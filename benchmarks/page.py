@@ -75,7 +75,7 @@ def open_path(path: str) -> str:
 def open_session(browser: Any, url: str, token_file: Path) -> Any:
     page = browser.new_context(viewport=SIZE).new_page()
     page.goto(f"{url}/#code={new_code(url, token_file)}")
-    page.get_by_role("heading", name="Jobs").wait_for()
+    page.get_by_role("heading", name="Jobs", level=1).wait_for()
     return page
 
 

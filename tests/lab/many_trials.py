@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from everstep import wire
@@ -59,7 +60,8 @@ def fill_trials(store_url: str, number: int, num_trials: int, seed: int = 7) -> 
     )
     store = Store(store_url)
     changes = Changes(experiment=experiment, trials=trials)
-    asyncio.run(store.write(lambda connection: write_changes(connection, changes)))
+    with ThreadPoolExecutor(1) as thread:  # the browser's driver has a loop in this one
+        thread.submit(asyncio.run, store.write(lambda connection: write_changes(connection, changes))).result()
     store.close()
 
 

@@ -96,7 +96,7 @@ def signed_in(browser: Any, url: str, token_file: Path, role: str = READ_ONLY, *
     """A window with a session."""
     with window(browser, url, **options) as made:
         page = made.open("/", new_code(url, token_file, role))
-        page.get_by_role("heading", name="Jobs").wait_for()
+        page.get_by_role("heading", name="Jobs", level=1).wait_for()
         page.close()
         yield made
 

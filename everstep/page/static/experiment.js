@@ -1,9 +1,11 @@
 // One experiment: what it is doing, its trials and its search.
 
-import { useLayoutEffect, useMemo } from "preact/hooks";
+import { useLayoutEffect, useMemo, useState } from "preact/hooks";
+import { mayChange, send } from "./api.js";
 import { BestChart } from "./best_chart.js";
 import { CodeFiles } from "./code_files.js";
 import { Names, flatten } from "./configuration.js";
+import { FormDialog } from "./dialog.js";
 import { Actions } from "./experiment_actions.js";
 import { ExperimentState } from "./experiment_state.js";
 import { clock, count, duration, number, plural } from "./format.js";
@@ -17,6 +19,7 @@ import { Rungs } from "./rungs.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { resultsAt, resultsInTime } from "./trial_columns.js";
 import { Trials } from "./trials.js";
+import { Labels } from "./written.js";
 
 /** @typedef {import("./experiment_state.js").View} ExperimentView */
 
@@ -51,7 +54,7 @@ export function View({ id, tab }) {
   if (!view) return html`<${Waiting} />`;
   return html`<div class=${tab ? "stack part" : "stack"}>
     ${isOver && isHeard.value === false && html`<p class="notice" role="status">The experiment is over. You are seeing the last data received.</p>`}
-    <${Head} view=${view} onChange=${() => state.view.renew()} />
+    <${Head} view=${view} onChange=${state.changed} />
     <nav class="views" aria-label="Views of the experiment">${Object.entries(TITLES).map(
       ([name, title]) => html`<a key=${name} href=${address(Object.fromEntries(KEPT.map((each) => [each, query.value.get(each)])), experimentAddress(id, name))} aria-current=${name === tab ? "page" : undefined}>${title}</a>`,
     )}</nav>
@@ -59,7 +62,7 @@ export function View({ id, tab }) {
   </div>`;
 }
 
-/** @param {{view: ExperimentView, onChange: () => void}} props */
+/** @param {{view: ExperimentView, onChange: (view: ExperimentView) => void}} props */
 function Head({ view, onChange }) {
   const { experiment, name, best, num_trials: trials, scheduling } = view;
   const end = view.ended_at ?? Date.now() / 1000;
@@ -78,10 +81,10 @@ function Head({ view, onChange }) {
   const percent = Math.floor(share * 100);
   return html`<div class="head"><h1>${name || `Experiment ${experiment}`}</h1><${StateWord} state=${view.state} />
       ${name && html`<span class="quiet">Experiment ${experiment}</span>`}${view.is_archived && html`<span class="state">archived</span>`}
-      ${view.labels.map((each) => html`<span key=${each} class="label">${each}</span>`)}
+      <${Labels} labels=${view.labels} />
       <span class="end"><${Actions} view=${view} onChange=${onChange} /></span></div>
     <p class="quiet" id="reason" aria-live="polite">${view.reason}</p>
-    <div class="progress" role="progressbar" aria-label="Progress of the search" aria-valuenow=${percent} aria-valuemin="0" aria-valuemax="100"><div style=${{ width: `${share * 100}%` }}></div><span>${percent}%</span></div>
+    <div class="search-progress" role="progressbar" aria-label="Progress of the search" aria-valuenow=${percent} aria-valuemin="0" aria-valuemax="100"><div style=${{ width: `${share * 100}%` }}></div><span>${percent}%</span></div>
     <dl class="facts">${facts.map(([title, value]) => html`<div key=${title}><dt>${title}</dt><dd>${value}</dd></div>`)}
       ${view.forked_from > 0 && html`<div><dt>Forked from</dt><dd><a href=${experimentAddress(view.forked_from)}>experiment ${view.forked_from}</a></dd></div>`}</dl>`;
 }
@@ -89,7 +92,7 @@ function Head({ view, onChange }) {
 /** @param {{tab: string, state: ExperimentState, view: ExperimentView}} props */
 function Tab({ tab, state, view }) {
   if (tab === "configuration") return html`<${Configuration} state=${state} />`;
-  if (tab === "notes") return html`<${Notes} view=${view} />`;
+  if (tab === "notes") return html`<${Notes} view=${view} onChange=${state.changed} />`;
   if (tab === "code") return html`<${CodeFiles} id=${state.id} part=${state.files} />`;
   const rows = state.rows.value;
   const problem = state.columns.problem.value;
@@ -176,8 +179,18 @@ function Configuration({ state }) {
   </div>`;
 }
 
-/** @param {{view: ExperimentView}} props */
-function Notes({ view }) {
-  if (!view.notes.trim() && !view.description) return html`<${Empty} title="No notes"><p>Write some with:</p><code>everstep experiment set notes ${view.experiment} TEXT</code><//>`;
-  return html`<div class="stack">${view.description && html`<p>${view.description}</p>`}${view.notes.trim() && html`<article class="card" aria-label="Notes"><${Markdown} source=${view.notes} /></article>`}</div>`;
+/** @param {{view: ExperimentView, onChange: (view: ExperimentView) => void}} props */
+function Notes({ view, onChange }) {
+  const [isOpen, setOpen] = useState(false);
+  const isMine = mayChange(view.owner);
+  const isEmpty = !view.notes.trim() && !view.description;
+  const save = async (/** @type {Record<string, string>} */ { notes }) => onChange(await send("POST", `/v1/experiments/${view.experiment}/change`, { notes }));
+  return html`<div class="stack">
+    ${isEmpty && html`<${Empty} title="No notes"><p>${isMine ? "Write down what this experiment is for, and what came out." : "Nobody has written any."}</p><//>`}
+    ${view.description && html`<p>${view.description}</p>`}
+    ${view.notes.trim() && html`<article class="card" aria-label="Notes"><${Markdown} source=${view.notes} /></article>`}
+    ${isMine && html`<button onClick=${() => setOpen(true)}>Edit the notes</button>`}
+    ${isOpen && html`<${FormDialog} title="Notes" verb="Save" save=${save} onClose=${() => setOpen(false)}>
+      <label>Notes, in Markdown <textarea name="notes" rows="12">${view.notes}</textarea></label><//>`}
+  </div>`;
 }

@@ -2,42 +2,16 @@
 // stream tells that something has changed.
 
 import { batch, computed } from "@preact/signals";
+import { ENDED } from "./experiment_actions.js";
 import { watch } from "./live.js";
 import { Part } from "./part.js";
 import { axesOf, curvesOf, merged, rowsOf, withResults } from "./trial_columns.js";
 
-/**
- * @typedef {object} View  `ExperimentView` of the protocol
- * @property {number} experiment
- * @property {string} name
- * @property {string} state
- * @property {string} reason
- * @property {string} searcher
- * @property {string} metric
- * @property {boolean} smaller_is_better
- * @property {string} unit
- * @property {number} progress
- * @property {Record<string, number>} num_trials
- * @property {number} num_slots
- * @property {{trial: number, metric: number, length: number, checkpoint: string} | null} best
- * @property {number} created_at
- * @property {number | null} started_at
- * @property {number | null} ended_at
- * @property {string} description
- * @property {string[]} labels
- * @property {string} notes
- * @property {boolean} is_archived
- * @property {number} forked_from
- * @property {string} code
- * @property {string} owner
- * @property {{pool: string, priority: number, weight: number, max_slots: number}} scheduling
- */
-
+/** @typedef {import("./experiment_actions.js").View & {smaller_is_better: boolean, notes: string, forked_from: number}} View */
 /** @typedef {{view: View, trials: import("./trial_columns.js").Columns | null, results: import("./trial_columns.js").Result[]}} News */
 
 const MANY = 2000; // trials
 const MANY_PAUSE_MS = 1000;
-const OVER = new Set(["COMPLETED", "CANCELED", "ERROR"]);
 
 export class ExperimentState {
   /** @param {string} id */
@@ -58,7 +32,7 @@ export class ExperimentState {
     this.config = new Part(`${path}/config`);
     /** @type {Part<{code: string, files: {name: string, num_bytes: number, kind: string}[], num_left_out: number}>} */
     this.files = new Part(`${path}/files`);
-    this.isOver = computed(() => OVER.has(this.view.value.value?.state ?? ""));
+    this.isOver = computed(() => ENDED.includes(this.view.value.value?.state ?? ""));
     this.rows = computed(() => (this.columns.value.value ? rowsOf(this.columns.value.value) : null));
     this.axes = computed(() => (this.columns.value.value && this.rows.value ? axesOf(this.columns.value.value, this.rows.value) : []));
     this.trialCurves = computed(() => (this.curves.value.value ? curvesOf(this.curves.value.value) : null));
@@ -68,6 +42,8 @@ export class ExperimentState {
     /** @type {any} */
     this.timer = null;
     this.end = () => {};
+    /** What an action has made of it. @param {View} view */
+    this.changed = (view) => this.view.change(() => view);
   }
 
   /** What goes on while the experiment does. */

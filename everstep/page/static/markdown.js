@@ -4,7 +4,7 @@
 import { html } from "./html.js";
 
 const LINK = /^https?:\/\/[^\s<>"']+$/i;
-const MARK = /(`+)([\s\S]{0,500}?[^`])\1(?!`)|\[([^\]\n]{1,500})\]\(([^()\s]{1,2000})\)|(\*\*|__)(?=\S)([\s\S]{0,500}?\S)\5|(?<![A-Za-z0-9])([*_])(?=\S)([\s\S]{0,500}?\S)\7(?![A-Za-z0-9])|(https?:\/\/[^\s<>"')\]]{1,2000}[^\s<>"')\].,;:!?])/; // bounded: no text takes long
+const MARK = /(?<!`)(`{1,3})(?!`)([\s\S]{0,500}?[^`])\1(?!`)|\[([^\]\n]{1,500})\]\(([^()\s]{1,2000})\)|(\*\*|__)(?=\S)([\s\S]{0,500}?\S)\5|(?<![A-Za-z0-9])([*_])(?=\S)([\s\S]{0,500}?\S)\7(?![A-Za-z0-9])|(https?:\/\/[^\s<>"')\]]{1,2000}[^\s<>"')\].,;:!?])/; // bounded: no text takes long
 const DEEPEST = 8;
 
 /** @typedef {{kind: "text", text: string} | {kind: "code", text: string} | {kind: "strong" | "em", parts: Inline[]} | {kind: "link", to: string, parts: Inline[]}} Inline */

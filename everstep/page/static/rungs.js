@@ -92,7 +92,7 @@ function Bracket({ bracket, numBrackets, numCohorts, rungs, metric, unit, isSmal
   return html`<div class="stack bracket">
     <${Chart} title=${`${title}: ${metric} by ${unit} trained`} x=${x} y=${y} height=${rungs.length * BAND_PX + 60} draw=${draw} find=${find} sentence=${sentence} note=${`${plural(sums.reduce((sum, each) => sum + each.results, 0), "result")}${numCohorts > 1 ? `, ${numCohorts} cohorts` : ""}`}
       table=${() => html`<${Rows} head=${["Rung", "Trial", metric, "Outcome", "Comparison"]} rows=${rungs.flatMap(({ length, entries }) => ranked(entries, isSmallerBetter).map((each) => [`${count(length)} ${unit}`, each.trial, key(each.metric), WORDS[each.outcome], comparison(each)]))} />`} />
-    <div class="scroll" tabindex="0" role="region" aria-label=${`Rungs of ${title.toLowerCase()}`}><table class="tight">
+    <div class="scroll" tabindex="0" role="region" aria-label=${numBrackets > 1 ? `Rungs of bracket ${bracket + 1}` : "Rungs"}><table class="tight">
       <thead><tr><th>Rung</th><th class="number">Results</th><th class="number">Continued</th><th class="number">Cut</th><th class="number">Undecided</th><th class="number">Worst that continued</th><th class="number">Best that was cut</th></tr></thead>
       <tbody>${rungs.map((each, i) => html`<tr key=${each.length}>
         <td><button class="plain" aria-pressed=${chosen === name(each)} aria-label=${`Trials at ${count(each.length)} ${unit}, ${title.toLowerCase()}`} onClick=${() => go({ rung: chosen === name(each) ? "" : name(each) }, { replace: true })}>${count(each.length)} ${unit}</button></td>

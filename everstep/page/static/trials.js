@@ -1,13 +1,14 @@
 // All trials of an experiment: a table of any length that is sorted and filtered here, at once. What is asked for stands
 // in the address.
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { AxisFilters } from "./axis_filters.js";
 import { Bar } from "./bar.js";
 import { clock, count, duration, plural } from "./format.js";
 import { html } from "./html.js";
 import { address, go, query } from "./route.js";
 import { key, readOnly, valueText, writeOnly } from "./scale.js";
+import { Search } from "./search_box.js";
 import { Empty, StateWord } from "./states.js";
 import { kept, sorted } from "./trial_rows.js";
 import { VirtualTable } from "./virtual_rows.js";
@@ -17,7 +18,6 @@ import { VirtualTable } from "./virtual_rows.js";
 /** @typedef {{name: string, title: string, isNumber: boolean, isOptional?: boolean, of: (row: Row) => unknown, show?: (row: Row) => any}} Column */
 
 const ROW_PX = 40;
-const SETTLE_MS = 120; // typing in the search
 
 /** @param {{name: string, metric: string, unit: string, hparams: string[], at: number | null, trialHref: (trial: number) => string | undefined}} about @returns {Column[]} */
 function columnsOf({ metric, unit, hparams, at, trialHref }) {
@@ -58,7 +58,7 @@ export function Trials({ rows, axes, metric, unit, isSmallerBetter, hparams, at,
   const states = useMemo(() => [...new Set(rows.map((row) => row.state))].sort(), [rows]);
   const isFiltered = Boolean(state || find || Object.keys(filters).length);
   return html`<div class="stack">
-    <${Bar} label="Which trials" first=${html`<${Search} value=${find} />`} changed=${[state, at !== null, asked.get("columns"), Object.keys(filters).length].filter(Boolean).length}>
+    <${Bar} label="Which trials" first=${html`<${Search} value=${find} placeholder="Search trials, values and reasons" label="Search trials" onChange=${(/** @type {string} */ text) => go({ find: text }, { replace: true })} />`} changed=${[state, at !== null, asked.get("columns"), Object.keys(filters).length].filter(Boolean).length}>
       <label>State <select value=${state} onChange=${(/** @type {any} */ event) => go({ state: event.target.value }, { replace: true })}>
         <option value="">all</option>${states.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>
       <label>At ${unit} <input type="text" inputmode="numeric" class="short" value=${at ?? ""} onChange=${(/** @type {any} */ event) => onAt(wholeOf(event.target.value))} /></label>
@@ -96,20 +96,6 @@ function readNames(written) {
   } catch {
     return [];
   }
-}
-
-/** @param {{value: string}} props */
-function Search({ value }) {
-  const [typed, setTyped] = useState(value);
-  const timer = useRef(/** @type {any} */ (null));
-  useEffect(() => setTyped(value), [value]);
-  return html`<input type="search" class="grow" placeholder="Search trials, values and reasons" aria-label="Search trials" value=${typed}
-    onInput=${(/** @type {any} */ event) => {
-      const text = event.target.value;
-      setTyped(text);
-      clearTimeout(timer.current);
-      timer.current = setTimeout(() => go({ find: text }, { replace: true }), SETTLE_MS);
-    }} />`;
 }
 
 /** @param {{column: Column, isSorted: boolean, isUp: boolean}} props */

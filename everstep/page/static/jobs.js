@@ -1,21 +1,19 @@
 // All jobs of the coordinator: a table that sorts, filters and searches at the coordinator and fetches what is seen.
 // Rows change in place as jobs go on.
 
-import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { signal } from "@preact/signals";
-import { get } from "./api.js";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { Bar } from "./bar.js";
 import { clock, count, duration, plural, tail } from "./format.js";
 import { html } from "./html.js";
+import { Listing } from "./listing.js";
 import { listen, look } from "./live.js";
 import { address, go, jobAddress, query } from "./route.js";
+import { Search } from "./search_box.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { VirtualTable } from "./virtual_rows.js";
 
-const PAGE = 100;
 const ROW_PX = 40;
 const STATES = ["running", "regrouping", "waiting", "finished", "stopped"];
-const SETTLE_MS = 120; // typing in the search
 
 /** @typedef {import("./job_state.js").Summary} Summary */
 /** A script that only reports commits no steps.
@@ -38,79 +36,8 @@ const COLUMNS = [
 /** Shown unless the address says otherwise: what fits. */
 const usual = () => (innerWidth > 640 ? COLUMNS.filter((each) => !each.isOptional).map((each) => each.name) : ["job", "state", "step", "num_deaths"]);
 
-/** What was fetched, by place in the list as it is sorted and filtered now. */
-export class Listing {
-  constructor() {
-    /** @type {(Summary | undefined)[]} */
-    this.rows = [];
-    this.found = signal(/** @type {number | null} */ (null));
-    this.total = signal(0);
-    this.problem = signal(/** @type {Error | null} */ (null));
-    this.version = signal(0);
-    this.asked = "";
-    /** @type {Set<number>} */
-    this.pages = new Set();
-    this.seen = [0, 1]; // rows, from and up to
-  }
-
-  /** @param {string} asked a query without start and limit */
-  ask(asked) {
-    this.asked = asked;
-    this.renew();
-  }
-
-  /** Fetch again what is seen; the rows shown stay until the answer is there. */
-  renew() {
-    this.pages = new Set();
-    this.need(this.seen[0], this.seen[1]);
-  }
-
-  /** @param {number} first @param {number} last */
-  need(first, last) {
-    this.seen = [first, last];
-    for (let page = Math.floor(first / PAGE); page <= Math.floor(Math.max(0, last - 1) / PAGE); page++) this.fetch(page);
-  }
-
-  /** @param {number} page */
-  async fetch(page) {
-    if (this.pages.has(page)) return;
-    this.pages.add(page);
-    const asked = this.asked;
-    try {
-      const reply = await get("/v1/jobs", { ...Object.fromEntries(new URLSearchParams(asked)), start: page * PAGE, limit: PAGE });
-      if (asked !== this.asked) return;
-      reply.jobs.forEach((/** @type {Summary} */ job, /** @type {number} */ i) => (this.rows[page * PAGE + i] = job));
-      this.rows.length = Math.min(this.rows.length, reply.num_found);
-      this.found.value = reply.num_found;
-      this.total.value = reply.num_jobs;
-      this.problem.value = null;
-      this.version.value++;
-    } catch (error) {
-      this.pages.delete(page);
-      this.problem.value = /** @type {Error} */ (error);
-    }
-  }
-
-  /** Jobs that changed: in place. A job that is new, or moves by the order asked for, takes a fetch.
-   * @param {{jobs: Summary[], removed: string[]}} news @param {string} sort */
-  take(news, sort) {
-    const changed = new Map(news.jobs.map((job) => [job.job, job]));
-    let isMoved = news.removed.length > 0;
-    this.rows.forEach((row, i) => {
-      const job = row && changed.get(row.job);
-      if (!job) return;
-      changed.delete(job.job);
-      const key = /** @type {keyof Summary} */ (sort);
-      isMoved ||= row[key] !== job[key] || row.state !== job.state;
-      this.rows[i] = job;
-    });
-    this.version.value++;
-    return isMoved || changed.size > 0;
-  }
-}
-
 export function Jobs() {
-  const listing = useMemo(() => new Listing(), []);
+  const listing = useMemo(() => new Listing({ path: "/v1/jobs", rows: "jobs", id: "job" }), []);
   const sort = query.value.get("sort") || "created_at";
   const isUp = query.value.has("up");
   const search = query.value.get("find") ?? "";
@@ -129,7 +56,7 @@ export function Jobs() {
   useEffect(() => {
     const later = () => (timer.current ??= setTimeout(() => ((timer.current = null), listing.renew()), 1000));
     const ends = [
-      listen("jobs", (news) => listing.take(news, sort) && later()),
+      listen("jobs", (news) => listing.take(news.jobs, news.removed, [sort, "state"]) && later()),
       listen("began", () => listing.renew()),
       listen("reload", (data) => data.is_list && listing.renew()),
     ];
@@ -144,7 +71,7 @@ export function Jobs() {
     <div class="head"><h1>Jobs</h1>${found !== null && html`<span class="quiet" aria-live="polite">${isFiltered ? `${count(found)} of ${plural(listing.total.value, "job")}` : plural(found, "job")}</span>`}
       ${chosen.length > 0 && html`<span class="end"><a class="button main" href=${address({ jobs: chosen.join(",") }, "/compare")}>Compare ${plural(chosen.length, "job")}</a>
         <button class="plain" onClick=${() => go({ jobs: "" }, { replace: true })}>Clear</button></span>`}</div>
-    <${Bar} label="Which jobs" first=${html`<${Search} value=${search} />`} changed=${Number(Boolean(state)) + Number(query.value.has("columns"))}>
+    <${Bar} label="Which jobs" first=${html`<${Search} value=${search} placeholder="Search jobs, names and reasons" label="Search jobs" onChange=${(/** @type {string} */ find) => go({ find }, { replace: true })} />`} changed=${Number(Boolean(state)) + Number(query.value.has("columns"))}>
       <label>State
         <select value=${state} onChange=${(/** @type {any} */ event) => go({ state: event.target.value }, { replace: true })}>
           <option value="">all</option>${STATES.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
@@ -162,20 +89,6 @@ export function Jobs() {
             head=${html`<tr><th class="box"><span class="unseen">Compare</span></th>${shown.map((each) => html`<${Head} key=${each.name} column=${each} sort=${sort} isUp=${isUp} />`)}</tr>`}
             row=${(/** @type {number} */ i) => html`<${Row} key=${i} job=${listing.rows[i]} index=${i} shown=${shown} chosen=${chosen} />`} />`}
   </div>`;
-}
-
-/** @param {{value: string}} props */
-function Search({ value }) {
-  const [typed, setTyped] = useState(value);
-  const timer = useRef(/** @type {any} */ (null));
-  useEffect(() => setTyped(value), [value]);
-  return html`<input type="search" class="grow" placeholder="Search jobs, names and reasons" aria-label="Search jobs" value=${typed}
-    onInput=${(/** @type {any} */ event) => {
-      const text = event.target.value;
-      setTyped(text);
-      clearTimeout(timer.current);
-      timer.current = setTimeout(() => go({ find: text }, { replace: true }), SETTLE_MS);
-    }} />`;
 }
 
 /** @param {{columns: string[]}} props */

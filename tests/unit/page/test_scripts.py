@@ -178,9 +178,9 @@ def test_a_comparison_reads_all_metrics_of_a_job_but_not_those_of_its_system(nod
 
 def test_the_list_of_jobs_renews_the_rows_in_sight(node):
     node("""
-    const { Listing } = await import("./jobs.js");
+    const { Listing } = await import("./listing.js");
     answers = (_, query) => ({ jobs: [{ job: query.start }], num_found: 2000, num_jobs: 2000 });
-    const listing = new Listing();
+    const listing = new Listing({ path: "/v1/jobs", rows: "jobs", id: "job" });
     listing.ask("sort=job");
     for (const first of [100, 300, 700, 1250]) listing.need(first, first + 60);
     await settled();

@@ -4,12 +4,14 @@ The coordinator has 10,000 jobs, one series of a million points, and a job whose
 Times are taken inside the page: from the click, or the start of the navigation, to the animation frame after what was
 asked for is in the document. Medians of 9, beside the time that the same browser takes for an empty page, and next to
 TensorBoard and MLflow with the same points where `make peers` has them. `mark_s`: from `kill -9` of a worker of a real
-training to its row in the table under the plots, median of 5. The processor's share is that of all processes of the
+training to its row in the table under the plots, median of 5. Two experiments, of 10,000 and of 1,000 trials over six
+hyperparameters, are in the store: `sort_trials_s` is from the click on a column's head to the sorted rows, `parallel_s`
+from the click on “Hyperparameters” to the frame in which all 1,000 lines are drawn. The processor's share is that of all processes of the
 browser, less what they take with an empty page. The heap is read after a forced collection: once it has settled, and
 again after the given minutes at 10 times the rate. Prints a table; the last line is JSON, with null for peers that are
 not installed.
 
-Goals: `first_kb` 100; `first_paint_s` 0.3; `sort_10000_s` 0.2; `plot_1e6_s` 0.15; `zoom_s` 0.1; `mark_s` 2;
+Goals: `first_kb` 100; `first_paint_s` 0.3; `sort_10000_s` 0.2; `sort_trials_s` 0.2; `parallel_s` 0.3; `plot_1e6_s` 0.15; `zoom_s` 0.1; `mark_s` 2;
 `live_100_curves_core` 0.1; `heap_growth_mb` 5 in 10 minutes.
 
     python benchmarks/page.py --minutes 10"""
@@ -35,6 +37,7 @@ from everstep.env import read_token
 from everstep.launcher.local_coordinator import CoordinatorFiles, private_directory, start_coordinator
 from everstep.testing import Cluster
 from everstep.wire import Policy
+from lab.many_trials import fill_trials
 from lab.page_window import chromium, new_code
 
 CORE_S = 15.0
@@ -47,6 +50,9 @@ PATIENT = Policy(lease_s=60, arrive_s=60, stall_s=60)
 ROWS = "document.querySelector('tbody a')"
 CANVAS = "document.querySelector('figure canvas')"
 COUNT = "document.querySelector('figure footer span')"
+MANY, LINES = 1, 2  # experiments
+BY_RATE = "[...document.querySelectorAll('th button')].find((each) => each.textContent.startsWith('lr'))"
+DRAWN = "document.querySelector('.sideways canvas[data-drawn]')"
 BY_JOB = "[...document.querySelectorAll('th button')].find((each) => each.textContent.startsWith('Job'))"
 SEEN = """(worker) => {
   window.seenAt = null;
@@ -88,7 +94,8 @@ def measure(browser: Any, url: str, files: CoordinatorFiles, arguments: argparse
     found["first_kb"] = round(in_new_window(browser, state, job, CANVAS)[1], 1)
     page.goto(f"{url}/")
     until(page, ROWS)
-    found |= measure_clicks(page, arguments) | measure_live(page, url, files, idle, arguments.minutes)
+    found |= measure_clicks(page, arguments) | measure_trials(page, url, arguments)
+    found |= measure_live(page, url, files, idle, arguments.minutes)
     page.context.close()
     return found
 
@@ -117,6 +124,28 @@ def measure_clicks(page: Any, arguments: argparse.Namespace) -> dict[str, float]
         "plot_1e6_s": median(open_plot, f"plot {arguments.points:,} points"),
         "zoom_s": median(zoom, "zoom"),
     }
+
+
+def measure_trials(page: Any, url: str, arguments: argparse.Namespace) -> dict[str, float]:
+    page.goto(f"{url}/experiments/{MANY}/trials")
+    until(page, ROWS)
+    page.evaluate(f"{BY_RATE}.click()")
+    page.wait_for_timeout(2000)
+
+    def sort() -> float:
+        """To the other direction: another trial is first."""
+        first = page.locator("tbody a").first.inner_text()
+        return until(page, f"{ROWS}.textContent !== {json.dumps(first)}", f"{BY_RATE}.click()")
+
+    found = {"sort_trials_s": median(sort, f"sort {arguments.trials:,} trials")}
+    page.goto(f"{url}/experiments/{LINES}/trials")
+    until(page, ROWS)
+
+    def draw() -> float:
+        until(page, ROWS, open_path(f"/experiments/{LINES}/trials"))
+        return until(page, DRAWN, open_path(f"/experiments/{LINES}/charts"))
+
+    return found | {"parallel_s": median(draw, f"parallel coordinates of {arguments.lines:,}")}
 
 
 def measure_live(page: Any, url: str, files: CoordinatorFiles, idle: float, minutes: float) -> dict[str, float]:
@@ -158,6 +187,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--points", type=int, default=1_000_000)
+    parser.add_argument("--trials", type=int, default=10_000, help="in the table")
+    parser.add_argument("--lines", type=int, default=1000, help="of parallel coordinates")
     parser.add_argument("--minutes", type=float, default=10.0, help="that the heap is watched for")
     arguments = parser.parse_args()
     found: dict[str, Any] = {}
@@ -165,6 +196,8 @@ def main() -> None:
         files = CoordinatorFiles(directory=private_directory(Path(folder) / "coordinator"))
         fill_points(str(files.store_url.removeprefix("sqlite:///")), arguments.points)
         fill_jobs(files.store_url, arguments.jobs)
+        fill_trials(files.store_url, MANY, arguments.trials)
+        fill_trials(files.store_url, LINES, arguments.lines)
         coordinator, url = start_coordinator(files)
         try:
             found |= measure(browser, url, files, arguments)

@@ -5,7 +5,7 @@ import { html } from "./html.js";
 import { inks } from "./palette.js";
 import { isDark } from "./theme.js";
 
-/** @typedef {{ctx: CanvasRenderingContext2D, width: number, height: number, isDark: boolean, ink: {text: string, grid: string, mark: string, good: string}}} Pen */
+/** @typedef {{ctx: CanvasRenderingContext2D, width: number, height: number, isDark: boolean, ink: {text: string, grid: string, mark: string, good: string, ground: string}}} Pen */
 /** @typedef {{x: number, y: number, isDown: boolean}} At */
 /**
  * @typedef {object} Props
@@ -56,6 +56,7 @@ export function Canvas({ draw, above, onPoint, height, least = 0, label }) {
 function paint(canvas, width, height, dark, draw) {
   const ctx = canvas?.getContext("2d");
   if (!canvas || !ctx || !width) return undefined;
+  delete canvas.dataset.drawn;
   const ratio = devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
@@ -63,9 +64,13 @@ function paint(canvas, width, height, dark, draw) {
   ctx.font = FONT;
   ctx.lineJoin = "round";
   const more = draw?.({ ctx, width, height, isDark: dark, ink: inks(dark) });
-  if (!more) return undefined;
+  const end = () => {
+    canvas.dataset.drawn = "all";
+    return undefined;
+  };
+  if (!more) return end();
   let frame = 0;
-  const go = () => void (more() && (frame = requestAnimationFrame(go)));
+  const go = () => (more() ? void (frame = requestAnimationFrame(go)) : end());
   frame = requestAnimationFrame(go);
   return () => cancelAnimationFrame(frame);
 }

@@ -10,7 +10,7 @@ import { position, scaleTicks } from "./scale.js";
 /** @typedef {import("./canvas.js").Pen} Pen */
 /** @typedef {{left: number, top: number, width: number, height: number, x: (value: unknown) => number, y: (value: unknown) => number}} Area */
 
-const LEFT = 60;
+const LEFT = 68;
 const BOTTOM = 40;
 const TOP = 10;
 const RIGHT = 14;

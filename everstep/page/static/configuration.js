@@ -14,7 +14,7 @@ export function Configuration({ state }) {
 }
 
 /** @param {{rows: [string, unknown][], label: string}} props */
-function Names({ rows, label }) {
+export function Names({ rows, label }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table class="tight">
     <thead><tr><th>Setting</th><th>Value</th></tr></thead>
     <tbody>${rows.map(([name, value]) => html`<tr key=${name}><td>${name}</td><td class="wrap mono">${text(value)}</td></tr>`)}</tbody>

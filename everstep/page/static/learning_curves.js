@@ -6,6 +6,7 @@ import { number, plural } from "./format.js";
 import { html } from "./html.js";
 import { color, dash } from "./palette.js";
 import { isOn, key, scaleOf, valueAt } from "./scale.js";
+import { isDark } from "./theme.js";
 import { allValues, bestCurves, bestValue, extent, heightAt } from "./trial_curves.js";
 
 /** @typedef {import("./trial_curves.js").TrialCurve} TrialCurve */
@@ -17,17 +18,16 @@ const IN_PATH = 20;
 const AT_ONCE = 1000; // curves in one frame
 const REACH_PX = 24;
 
-/** @param {{curves: TrialCurve[], version: number, numTrials: number, metric: string, unit: string, isSmallerBetter: boolean, trialHref: (trial: number) => string | undefined, more?: any}} props
- * version: changes with what is in the curves */
-export function LearningCurves({ curves, version, numTrials, metric, unit, isSmallerBetter, trialHref, more }) {
+/** @param {{curves: TrialCurve[], numTrials: number, metric: string, unit: string, isSmallerBetter: boolean, trialHref: (trial: number) => string | undefined}} props */
+export function LearningCurves({ curves, numTrials, metric, unit, isSmallerBetter, trialHref }) {
   const [isLogY, setLogY] = useState(false);
   const [isLogX, setLogX] = useState(false);
-  const best = useMemo(() => bestCurves(curves, isSmallerBetter, NUM_BEST), [curves, version, isSmallerBetter]);
+  const best = useMemo(() => bestCurves(curves, isSmallerBetter, NUM_BEST), [curves, isSmallerBetter]);
   const [x, y] = useMemo(() => {
     const [, end] = extent(curves);
     const across = scaleOf({ name: unit, kind: isLogX ? "log" : "real", low: isLogX ? undefined : 0, high: end }, isLogX ? curves.flatMap((each) => each.x) : [end]);
     return [across, scaleOf({ name: metric, kind: isLogY ? "log" : "real" }, allValues(curves))];
-  }, [curves, version, isLogX, isLogY, metric, unit]);
+  }, [curves, isLogX, isLogY, metric, unit]);
   const draw = useMemo(
     () => (/** @type {Pen} */ pen, /** @type {Area} */ area) => {
       const others = curves.filter((each) => !best.includes(each));
@@ -40,7 +40,7 @@ export function LearningCurves({ curves, version, numTrials, metric, unit, isSma
       };
       return more() ? more : undefined;
     },
-    [curves, version, best, x, y],
+    [curves, best, x, y],
   );
   const find = useMemo(
     () => (/** @type {number} */ px, /** @type {number} */ py, /** @type {Area} */ area) => {
@@ -60,7 +60,7 @@ export function LearningCurves({ curves, version, numTrials, metric, unit, isSma
         draw: (/** @type {Pen} */ pen) => strokeOne(pen, area, y, found, pen.ink.mark, 3, []),
       };
     },
-    [curves, version, x, y],
+    [curves, x, y],
   );
   const without = numTrials - curves.length;
   const points = curves.reduce((sum, each) => sum + each.x.length, 0);
@@ -69,7 +69,6 @@ export function LearningCurves({ curves, version, numTrials, metric, unit, isSma
   return html`<div class="chart-with-key">
     <${Chart} title=${`Learning curves: ${metric}`} x=${x} y=${y} height=${340} draw=${draw} find=${find} sentence=${sentence} note=${note}
       table=${() => html`<${Rows} head=${["Trial", "Results", "Best", "Last", `Last ${unit}`]} rows=${curves.map((each) => [each.trial, each.x.length, number(bestValue(each, isSmallerBetter)), key(each.y[each.y.length - 1]), each.x[each.x.length - 1] ?? 0])} />`}>
-      ${more}
       <button class="small" aria-pressed=${isLogX} onClick=${() => setLogX(!isLogX)}>log x</button>
       <button class="small" aria-pressed=${isLogY} onClick=${() => setLogY(!isLogY)}>log y</button>
     <//>
@@ -86,7 +85,7 @@ function Key({ best, isSmallerBetter, trialHref }) {
 
 /** @param {{index: number}} props */
 function Stroke({ index }) {
-  return html`<svg width="28" height="8" aria-hidden="true"><line class=${`line${index % 8}`} x1="0" x2="28" y1="4" y2="4" stroke-width="3" stroke-dasharray=${dash(index).join(" ")} /></svg>`;
+  return html`<svg width="28" height="8" aria-hidden="true"><line x1="0" x2="28" y1="4" y2="4" stroke=${color(index, isDark.value)} stroke-width="3" stroke-dasharray=${dash(index).join(" ")} /></svg>`;
 }
 
 /** @param {Pen} pen @param {Area} area @param {import("./scale.js").Scale} y @param {TrialCurve[]} curves */

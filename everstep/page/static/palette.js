@@ -21,8 +21,8 @@ export function dash(index) {
  * @param {boolean} isDark */
 export function inks(isDark) {
   return isDark
-    ? { text: "#a9b4bd", grid: "#262e35", mark: "#ff8a70", good: "#2fc79a" }
-    : { text: "#55606a", grid: "#e9edf0", mark: "#b3261e", good: "#007d5a" };
+    ? { text: "#a9b4bd", grid: "#262e35", mark: "#ff8a70", good: "#2fc79a", ground: "#161c21" }
+    : { text: "#55606a", grid: "#e9edf0", mark: "#b3261e", good: "#007d5a", ground: "#ffffff" };
 }
 
 // From the worst to the best: lighter or darker all the way, so that it reads in gray too.

@@ -49,7 +49,6 @@ export function Parallel({ rows, axes, filters, onFilter, isSmallerBetter, onOpe
   const draw = useMemo(
     () => (/** @type {import("./canvas.js").Pen} */ pen) => {
       width.current = pen.width;
-      drawAxes(pen, axes, filters, gap());
       const todo = layers(share, active, NUM_COLORS).flatMap(({ color, rows: members }) => parts(color, members));
       const more = () => {
         for (let drawn = 0; todo.length && drawn < AT_ONCE; ) {
@@ -57,6 +56,7 @@ export function Parallel({ rows, axes, filters, onFilter, isSmallerBetter, onOpe
           stroke(pen, places, axes.length, gap(), part.rows, inkOf(part.color, pen));
           drawn += part.rows.length;
         }
+        drawAxes(pen, axes, filters, gap()); // above the lines, so that its words can be read
         return todo.length > 0;
       };
       return more() ? more : undefined;
@@ -101,13 +101,13 @@ export function Parallel({ rows, axes, filters, onFilter, isSmallerBetter, onOpe
     <div class="sideways" tabindex="0" role="region" aria-label="Parallel coordinates">
       ${isNear ? html`<${Canvas} draw=${draw} above=${above} onPoint=${onPoint} height=${HEIGHT} least=${2 * SIDE + LEAST_GAP * (axes.length - 1)} label=${sentence} />` : html`<div style=${{ height: `${HEIGHT}px` }}></div>`}
     </div>
-    <${Legend} isSmallerBetter=${isSmallerBetter} name=${metric.scale.name} />
+    <${Legend} isSmallerBetter=${isSmallerBetter} />
   <//>`;
 }
 
-/** What the colors say. @param {{isSmallerBetter: boolean, name: string}} props */
-export function Legend({ isSmallerBetter, name }) {
-  return html`<p class="legend small quiet"><span>worst</span><span class="ramp" aria-hidden="true"></span><span>best ${name} (${isSmallerBetter ? "smaller" : "larger"} is better)</span></p>`;
+/** What the colors say. @param {{isSmallerBetter: boolean}} props */
+function Legend({ isSmallerBetter }) {
+  return html`<p class="legend small quiet"><span>worst</span><span class="ramp" aria-hidden="true"></span><span>best: ${isSmallerBetter ? "smallest" : "largest"}</span></p>`;
 }
 
 /** @param {number} color @param {number[]} rows */
@@ -147,31 +147,43 @@ function stroke({ ctx, height }, places, numAxes, gap, rows, { color, width, alp
 function drawAxes(pen, axes, filters, gap) {
   const { ctx, ink, height } = pen;
   const high = height - TOP - BOTTOM;
+  const last = axes.length - 1;
+  ctx.fillStyle = ink.text;
   axes.forEach(({ scale }, i) => {
     const x = SIDE + i * gap;
-    ctx.fillStyle = ink.text;
     ctx.textBaseline = "alphabetic";
-    ctx.textAlign = "center";
+    ctx.textAlign = i === 0 ? "left" : i === last ? "right" : "center";
     ctx.font = "600 12px system-ui, sans-serif";
-    ctx.fillText(fitted(ctx, scale.name, Math.min(gap, 2 * SIDE) - 8), x, 14);
+    ctx.fillText(fitted(ctx, scale.name, i === 0 || i === last ? gap / 2 + SIDE - 8 : gap - 12), i === 0 ? 2 : i === last ? x + SIDE - 2 : x, 14);
     ctx.font = "11px system-ui, sans-serif";
-    ctx.strokeStyle = ink.text;
-    ctx.lineWidth = 1;
-    ctx.beginPath();
-    ctx.moveTo(x, TOP);
-    ctx.lineTo(x, TOP + high);
-    ctx.textAlign = i === axes.length - 1 ? "left" : "right";
+    line(ctx, x, TOP, x, TOP + high, ink.text);
+    ctx.textAlign = i === last ? "left" : "right";
     ctx.textBaseline = "middle";
-    const away = i === axes.length - 1 ? 7 : -7;
     for (const { at, text } of scaleTicks(scale, high / 40)) {
       const y = TOP + high * (1 - at);
-      ctx.moveTo(x - 3, y);
-      ctx.lineTo(x + 3, y);
-      ctx.fillText(fitted(ctx, text, Math.min(gap, SIDE) - 10), x + away, y);
+      const words = fitted(ctx, text, Math.min(gap, SIDE) - 10);
+      line(ctx, x - 3, y, x + 3, y, ink.text);
+      const wide = ctx.measureText(words).width + 4;
+      ctx.fillStyle = ink.ground;
+      ctx.globalAlpha = 0.85;
+      ctx.fillRect(i === last ? x + 5 : x - 5 - wide, y - 7, wide, 14);
+      ctx.globalAlpha = 1;
+      ctx.fillStyle = ink.text;
+      ctx.fillText(words, x + (i === last ? 7 : -7), y);
     }
-    ctx.stroke();
     for (const [from, to] of filters[scale.name] ? stretches(scale, filters[scale.name]) : []) drawStretch(pen, x, from, to);
+    ctx.fillStyle = ink.text;
   });
+}
+
+/** @param {CanvasRenderingContext2D} ctx @param {number} fromX @param {number} fromY @param {number} toX @param {number} toY @param {string} ink */
+function line(ctx, fromX, fromY, toX, toY, ink) {
+  ctx.strokeStyle = ink;
+  ctx.lineWidth = 1;
+  ctx.beginPath();
+  ctx.moveTo(fromX, fromY);
+  ctx.lineTo(toX, toY);
+  ctx.stroke();
 }
 
 /** @param {import("./canvas.js").Pen} pen @param {number} x @param {number} from @param {number} to */

@@ -44,9 +44,9 @@ const name = ({ bracket, length }) => `${bracket + 1}-${length}`;
 function Bracket({ bracket, numBrackets, numCohorts, rungs, metric, unit, isSmallerBetter }) {
   const title = numBrackets > 1 ? `Bracket ${bracket + 1}` : "Rungs";
   const [x, y] = useMemo(() => {
-    const lengths = rungs.map(({ length }) => `${count(length)} ${unit}`);
+    const lengths = rungs.map(({ length }) => count(length));
     return [scaleOf({ name: metric, kind: "real" }, rungs.flatMap(({ entries }) => entries.map((each) => each.metric))), scaleOf({ name: "rung", kind: "choice", choices: lengths }, [])];
-  }, [rungs, metric, unit]);
+  }, [rungs, metric]);
   /** Where a trial's mark is: those of one rung above each other by their numbers, so that few cover others.
    * @param {number} rung @param {Entry} entry @param {Area} area @returns {[number, number]} */
   const place = (rung, entry, area) => {
@@ -90,7 +90,7 @@ function Bracket({ bracket, numBrackets, numCohorts, rungs, metric, unit, isSmal
   const sentence = `${title}: ${rungs.map(({ length }, i) => `at ${count(length)} ${unit} ${told(sums[i])}`).join("; ")}.`;
   const chosen = query.value.get("rung");
   return html`<div class="stack bracket">
-    <${Chart} title=${`${title}: ${metric} at each rung`} x=${x} y=${y} height=${rungs.length * BAND_PX + 60} draw=${draw} find=${find} sentence=${sentence} note=${`${plural(sums.reduce((sum, each) => sum + each.results, 0), "result")}${numCohorts > 1 ? `, ${numCohorts} cohorts` : ""}`}
+    <${Chart} title=${`${title}: ${metric} by ${unit} trained`} x=${x} y=${y} height=${rungs.length * BAND_PX + 60} draw=${draw} find=${find} sentence=${sentence} note=${`${plural(sums.reduce((sum, each) => sum + each.results, 0), "result")}${numCohorts > 1 ? `, ${numCohorts} cohorts` : ""}`}
       table=${() => html`<${Rows} head=${["Rung", "Trial", metric, "Outcome", "Comparison"]} rows=${rungs.flatMap(({ length, entries }) => ranked(entries, isSmallerBetter).map((each) => [`${count(length)} ${unit}`, each.trial, key(each.metric), WORDS[each.outcome], comparison(each)]))} />`} />
     <div class="scroll" tabindex="0" role="region" aria-label=${`Rungs of ${title.toLowerCase()}`}><table class="tight">
       <thead><tr><th>Rung</th><th class="number">Results</th><th class="number">Continued</th><th class="number">Cut</th><th class="number">Undecided</th><th class="number">Worst that continued</th><th class="number">Best that was cut</th></tr></thead>

@@ -71,7 +71,7 @@ export function dot({ ctx, isDark, ink }, x, y, share) {
   }
   ctx.fillStyle = ramp(share, isDark);
   ctx.fill();
-  ctx.strokeStyle = isDark ? "#161c21" : "#fff";
+  ctx.strokeStyle = ink.ground;
   ctx.lineWidth = 0.75;
   ctx.stroke();
 }

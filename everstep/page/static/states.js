@@ -23,7 +23,8 @@ export function Waiting({ rows = 6, label = "Loading" }) {
   </div>`;
 }
 
-const LOOKS = { running: "live", finished: "good", stopped: "bad", waiting: "wait", regrouping: "wait", member: "good", starting: "wait", dead: "bad", lost: "bad" };
+const LOOKS = { running: "live", finished: "good", stopped: "bad", waiting: "wait", regrouping: "wait", member: "good", starting: "wait", dead: "bad", lost: "bad",
+  ACTIVE: "live", PAUSED: "wait", STOPPING_COMPLETED: "wait", STOPPING_CANCELED: "wait", STOPPING_KILLED: "wait", STOPPING_ERROR: "wait", COMPLETED: "good", ERROR: "bad", QUEUED: "wait", RUNNING: "live", WAITING: "wait" };
 
 /** A state of a job or of a worker: always the word, the color only helps.
  * @param {{state: string}} props */

@@ -8,6 +8,7 @@ import { isOn, key, passes } from "./scale.js";
 /**
  * @typedef {object} Row  a trial
  * @property {number} trial
+ * @property {number} id unique at the coordinator
  * @property {string} state
  * @property {string} reason
  * @property {Record<string, unknown>} hparams by their dotted names

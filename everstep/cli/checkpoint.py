@@ -1,4 +1,4 @@
-"""`everstep checkpoint …`: list, show, verify, export and prune checkpoints. Without torch."""
+"""`everstep checkpoint list, show, verify, export, prune`: the checkpoints of a folder or bucket. Without torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from everstep.checkpoint import keep_mark
 from everstep.checkpoint.catalog import find, prune, verify
 from everstep.checkpoint.export import export_safetensors, read_metas
 from everstep.checkpoint.index import checkpoint_uuid
@@ -64,11 +65,6 @@ class PruneOptions(ListOptions):
     dry_run: bool = setting(False, "Only print what would be deleted")
 
 
-@click.group(no_args_is_help=True)
-def checkpoint() -> None:
-    """List, show, verify, export and prune checkpoints. URI is a folder, or a URL such as s3://bucket/run7."""
-
-
 @command(ListOptions, name="list")
 def list_checkpoints(options: ListOptions) -> None:
     """List the checkpoints of a folder or bucket, oldest first, with their problems."""
@@ -79,7 +75,8 @@ def list_checkpoints(options: ListOptions) -> None:
     with closing(open_storage(uri)) as storage:
         found = find(storage)
         runs = [] if found else _runs_below(storage)
-    kept = decide_retention(found, policy_of(found))
+        marked = keep_mark.marked(storage.list())
+    kept = decide_retention(found, policy_of(found), marked)
     if options.json:
         print_json([_row(each, kept, uri) for each in found])
         return
@@ -265,7 +262,10 @@ def _console() -> Console:
     return console if console.is_terminal else Console(markup=False, highlight=False, width=_WIDE)
 
 
-for _each in (list_checkpoints, show_checkpoint, verify_checkpoints, export_checkpoint, prune_checkpoints):
-    checkpoint.add_command(_each)
-
-COMMANDS = {"checkpoint": checkpoint}
+COMMANDS = {
+    "list": list_checkpoints,
+    "show": show_checkpoint,
+    "verify": verify_checkpoints,
+    "export": export_checkpoint,
+    "prune": prune_checkpoints,
+}

@@ -14,11 +14,11 @@ from everstep import wire
 from everstep.cli.experiment_follow import follow
 from everstep.cli.experiment_link import ExperimentOptions, link_of, local_line
 from everstep.cli.experiment_platform import PlatformPoolOptions, own_pool
-from everstep.cli.options import command, say
+from everstep.cli.options import command, refuse, say
 from everstep.cli.printable import printable
 from everstep.cli.scheduling_text import unusual_scheduling
 from everstep.errors import UsageError
-from everstep.jobs import experiments, new_experiments
+from everstep.jobs import experiments, models, new_experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.settings import setting
 from everstep.storage.code_archive import IGNORE_FILE, LARGE_BYTES
@@ -38,6 +38,9 @@ class CreateOptions(PlatformPoolOptions):
     )
     config: tuple[str, ...] = setting(
         (), "Change a key, such as searcher.max_trials=4; repeatable", metavar="KEY=VALUE"
+    )
+    template: str | None = setting(
+        None, "Template at the coordinator, whose keys count where CONFIG has none", metavar="NAME"
     )
     test_mode: bool = setting(
         False, "One trial with one batch, one validation, and one checkpoint", also=("--test", "-t")
@@ -59,9 +62,15 @@ def create(options: CreateOptions) -> int:
 
     Ctrl-C pauses a local experiment. `everstep e activate ID`, or the same command again, continues it exactly."""
     pool = own_pool(options, options.config_file, options.config)
+    below = ""
+    if options.template is not None:
+        refuse(["template"] if pool is not None else [], "with --platform, the file alone describes the machines")
+        with link_of(options, is_local=options.local) as link:
+            below = models.template_text(link, options.template)
     prepared = new_experiments.prepare(
         options.config_file,
         options.model_dir,
+        below=below,
         changes=(*options.config, *(pool.changes if pool is not None else ())),
         has_own_pool=pool is not None,
         includes=options.include,

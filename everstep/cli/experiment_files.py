@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from everstep.cli.experiment_link import ExperimentOptions, link_of
+from everstep.cli.experiment_link import ExperimentOptions, ExperimentsOptions, link_of
 from everstep.cli.options import command, say
 from everstep.errors import NoCheckpoint, UsageError
 from everstep.experimental.checkpoint import get_checkpoint
@@ -58,17 +58,22 @@ def download(options: DownloadOptions) -> None:
             hint=f"everstep e list-checkpoints {options.experiment}",
             code="no-checkpoint",
         )
+    for each in best:
+        path = download_to(options, each.uuid, options.output_dir / each.uuid)
+        say(f"trial {each.trial}, step {each.step}")
+        click.echo(path)
+
+
+def download_to(options: ExperimentsOptions, uuid: str, folder: Path) -> str:
+    """The checkpoint with its code. A folder above it that is new ignores itself."""
     if options.coordinator is not None:
         CURRENT.login(options.coordinator, options.token_file)
     try:
-        _keep_out_of_code(options.output_dir)
-        for each in best:
-            path = get_checkpoint(each.uuid).download(options.output_dir / each.uuid)
-            say(f"trial {each.trial}, step {each.step}")
-            click.echo(str(path))
+        _keep_out_of_code(folder.parent)
+        return str(get_checkpoint(uuid).download(folder))
     except OSError as error:
         raise UsageError(
-            f"cannot download to {options.output_dir}: {error.strerror or error}",
+            f"cannot download to {folder}: {error.strerror or error}",
             hint="free some space there, or name another folder with --output-dir",
             code="download-folder",
         ) from error

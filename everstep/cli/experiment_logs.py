@@ -14,7 +14,7 @@ from everstep.cli.options import command, say
 from everstep.cli.submitted import leave
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
-from everstep.jobs.trial_log import trial_lines
+from everstep.jobs.trial_log import TrialLines, trial_lines
 from everstep.settings import setting
 
 
@@ -39,9 +39,9 @@ def logs(options: ExperimentLogsOptions) -> int:
 
 def print_log(link: CoordinatorLink, experiment: int, trial: int, options: ExperimentLogsOptions | None = None) -> bool:
     """Print a trial's output; without options, all lines until the trial ends. Returns whether there was none."""
-    tail, follows = (options.tail or 0, options.follow) if options is not None else (0, True)
+    tail, follows = (options.tail, options.follow) if options is not None else (None, True)
     is_silent = True
-    for line in trial_lines(link, experiment, trial, tail=tail, follow=follows):
+    for line in trial_lines(link, experiment, trial, TrialLines(tail=tail), follow=follows):
         is_silent = False
         click.echo(shown_line(line, is_one=True, has_time=options is not None and options.timestamps))
     return is_silent

@@ -155,7 +155,7 @@ def delete(options: DeleteOptions) -> int:
     if options.json:
         _print(view, options)
     else:
-        click.echo(f"experiment {options.experiment} deleted")
+        click.echo(printable(f"experiment {options.experiment} {view.reason}"))  # and which checkpoints stay
     return 0
 
 

@@ -6,19 +6,24 @@ this user's submitted jobs save checkpoints. So it is also found when a job's no
 from __future__ import annotations
 
 import contextlib
-import enum
+import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from everstep import env, wire
 from everstep.checkpoint import code_snapshot, index
+from everstep.checkpoint.catalog import files_of
 from everstep.checkpoint.download import DESCRIPTION, description, fetch_state
 from everstep.errors import UNKNOWN, EverstepError, NoCheckpoint, Refused
+from everstep.experimental.enums import CheckpointState, DownloadMode
 from everstep.experimental.session import CURRENT
+from everstep.experimental.shown_tables import Facts, Shown, ShownList, named, time_of
+from everstep.jobs import models
 from everstep.jobs.coordinator_link import PATIENCE_S
 from everstep.jobs.find_checkpoint import find_at, find_in_jobs
 from everstep.storage import private_file
@@ -31,22 +36,18 @@ _MOST_SHOWN = 8  # places in an error
 _ELSEWHERE = "checkpoint-elsewhere"
 
 
-class CheckpointState(enum.Enum):
-    ACTIVE = "ACTIVE"
-    COMPLETED = "COMPLETED"
-    ERROR = "ERROR"
-    DELETED = "DELETED"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointTraining:
+    """The trial that saved a checkpoint."""
+
+    experiment_id: int
+    trial_id: int
+    experiment_config: dict[str, Any]
+    hparams: dict[str, Any]
+    validation_metrics: dict[str, Any]
 
 
-class DownloadMode(enum.Enum):
-    """Determined's; every mode reads the storage directly here."""
-
-    AUTO = "auto"
-    DIRECT = "direct"
-    MASTER = "master"
-
-
-class CheckpointPath(str):
+class CheckpointPath(str, Shown):
     """The path of a local folder with `code/` and `checkpoint.json`, and which checkpoint it belongs to."""
 
     uuid: str
@@ -85,10 +86,74 @@ class CheckpointPath(str):
         known = self.view
         return None if known is None else known.experiment or None
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What people have written on it."""
+        known = self.view
+        return {} if known is None else dict(known.metadata)
+
+    @property
+    def training(self) -> CheckpointTraining | None:
+        """The trial that saved it; None: it belongs to no experiment."""
+        known = self.view
+        if known is None or not known.experiment:
+            return None
+        number, trial = known.experiment, known.trial
+        found = CURRENT.link(lambda coordinator: coordinator.trial(number, trial))
+        return CheckpointTraining(
+            experiment_id=number,
+            trial_id=found.trial_id,
+            experiment_config=CURRENT.link(lambda coordinator: coordinator.experiment_config(number)).config,
+            hparams=dict(found.hparams),
+            validation_metrics=dict(known.metrics),
+        )
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """Its files in the storage, with their sizes in bytes."""
+        with contextlib.closing(open_storage(self.uri)) as storage:
+            return files_of(storage, index.newest_of_step(storage, self.step, self.uuid).key)
+
     def get_metrics(self) -> dict[str, Any]:
         """The validation metrics at its step."""
         known = self.view
         return {} if known is None else dict(known.metrics)
+
+    def write_metadata_file(self, path: str | os.PathLike[str]) -> None:
+        """Write the metadata as JSON."""
+        Path(path).write_text(json.dumps(self.metadata, indent=2) + "\n")
+
+    def add_metadata(self, metadata: Mapping[str, Any]) -> None:
+        models.change_checkpoint(CURRENT.link, self.uuid, metadata)
+
+    def remove_metadata(self, keys: Iterable[str]) -> None:
+        models.change_checkpoint(CURRENT.link, self.uuid, {}, list(keys))
+
+    def delete(self) -> None:
+        """Delete its files where it was saved; this folder stays. Refused if it is registered or in use."""
+        models.delete_checkpoint(CURRENT.link, self.uuid)
+
+    def remove_files(self, globs: Iterable[str]) -> None:
+        """Remove files by pattern, such as `**/optimizer*`. If none is left, the checkpoint is deleted."""
+        models.remove_files(CURRENT.link, self.uuid, list(globs))
+
+    def __repr__(self) -> str:
+        return f"Checkpoint(uuid={self.uuid}, step={self.step}, path={str(self)!r})"
+
+    def facts(self) -> Facts:
+        known = self.view
+        facts: list[tuple[str, object]] = [("uuid", self.uuid), ("step", self.step), ("saved in", self.uri)]
+        if known is not None:
+            facts += [
+                ("state", known.state),
+                ("experiment", known.experiment or ""),
+                ("trial", known.trial or ""),
+                ("metrics", named(dict(known.metrics))),
+                ("metadata", named(known.metadata)),
+                ("registered", ", ".join(f"{each.name} {each.version}" for each in known.registered)),
+                ("saved at", time_of(known.created_at)),
+            ]
+        return [*facts, ("path", str(self))]
 
 
 def get_checkpoint(uuid: str, *, uri: str | os.PathLike[str] | None = None) -> CheckpointPath:
@@ -106,9 +171,9 @@ def get_checkpoint(uuid: str, *, uri: str | os.PathLike[str] | None = None) -> C
     return CheckpointPath(folder, uuid=uuid, uri=place, step=step)
 
 
-def reachable(checkpoints: Iterable[wire.SavedCheckpoint], most: int | None = None) -> list[CheckpointPath]:
+def reachable(checkpoints: Iterable[wire.SavedCheckpoint], most: int | None = None) -> ShownList[CheckpointPath]:
     """The first ones that this machine can read; the log names the others."""
-    found: list[CheckpointPath] = []
+    found: ShownList[CheckpointPath] = ShownList()
     for each in checkpoints:
         if len(found) == most:
             break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,32 +10,36 @@ from typing import Any
 from everstep import wire
 from everstep.errors import UsageError
 from everstep.experimental.checkpoint import CheckpointPath, reachable
+from everstep.experimental.enums import CheckpointSortBy, ExperimentState, OrderBy, TrialSortBy
+from everstep.experimental.ordering import ordered, ordered_checkpoints
+from everstep.experimental.shown_tables import Facts, Shown, ShownList, time_of
 from everstep.experimental.trial import ClientTrial, top_of
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.wire.experiments import ENDED
 
 
-class ExperimentState(enum.Enum):
-    ACTIVE = "ACTIVE"
-    PAUSED = "PAUSED"
-    STOPPING_COMPLETED = "STOPPING_COMPLETED"
-    STOPPING_CANCELED = "STOPPING_CANCELED"
-    STOPPING_KILLED = "STOPPING_KILLED"
-    STOPPING_ERROR = "STOPPING_ERROR"
-    COMPLETED = "COMPLETED"
-    CANCELED = "CANCELED"
-    ERROR = "ERROR"
-    DELETED = "DELETED"
-
-
-class ClientExperiment:
+class ClientExperiment(Shown):
     def __init__(self, link: CoordinatorLink, view: wire.ExperimentView) -> None:
         self._link, self.view = link, view
         self._config: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
         return f"Experiment(id={self.id}, name={self.name!r}, state={self.view.state})"
+
+    def facts(self) -> Facts:
+        best = self.view.best
+        return [
+            ("id", self.id),
+            ("name", self.name),
+            ("state", self.view.state),
+            ("progress", f"{self.progress:.0%}"),
+            ("trials", sum(self.view.num_trials.values())),
+            (f"best {self.view.metric}" if best is not None else "best", "" if best is None else best.metric),
+            ("searcher", self.view.searcher),
+            ("labels", ", ".join(self.labels)),
+            ("created", time_of(self.view.created_at)),
+        ]
 
     @property
     def id(self) -> int:
@@ -121,27 +124,42 @@ class ClientExperiment:
 
     # --- what it has found ---
 
-    def iter_trials(self) -> Iterator[ClientTrial]:
-        return iter(self.list_trials())
+    def iter_trials(
+        self,
+        sort_by: TrialSortBy = TrialSortBy.ID,
+        order_by: OrderBy = OrderBy.ASCENDING,
+        limit: int | None = None,
+    ) -> Iterator[ClientTrial]:
+        """`limit`: at most this many."""
+        return iter(self.list_trials(sort_by, order_by)[:limit])
 
-    def list_trials(self) -> list[ClientTrial]:
-        """By number."""
-        return [ClientTrial(self._link, each) for each in experiments.all_trials(self._link, self.id)]
+    def list_trials(
+        self, sort_by: TrialSortBy = TrialSortBy.ID, order_by: OrderBy = OrderBy.ASCENDING
+    ) -> ShownList[ClientTrial]:
+        found = experiments.all_trials(self._link, self.id)
+        return ShownList(ClientTrial(self._link, each) for each in ordered(found, sort_by, order_by))
 
     get_trials = list_trials
 
     def list_checkpoints(
         self,
-        sort_by: str | None = None,
+        sort_by: str | CheckpointSortBy | None = None,
+        order_by: OrderBy | None = None,
+        max_results: int | None = None,
         *,
         smaller_is_better: bool | None = None,
-        max_results: int | None = None,
-    ) -> list[CheckpointPath]:
-        """Those that still exist and can be read from this machine, best first; `sort_by`: a metric other than the
-        searcher's."""
+    ) -> ShownList[CheckpointPath]:
+        """Those that still exist and can be read from this machine, best first. `sort_by`: a metric other than the
+        searcher's, or a field; `order_by`: its direction."""
         found = experiments.all_checkpoints(self._link, self.id)
-        best = experiments.best_checkpoints(found, self.view, metric=sort_by, smaller_is_better=smaller_is_better)
-        return reachable(best, max_results)
+        chosen = ordered_checkpoints(found, self.view, sort_by, order_by, smaller_is_better=smaller_is_better)
+        return reachable(chosen, max_results)
+
+    def top_n_checkpoints(
+        self, limit: int, sort_by: str | None = None, smaller_is_better: bool | None = None
+    ) -> ShownList[CheckpointPath]:
+        """The best ones."""
+        return self.list_checkpoints(sort_by, max_results=limit, smaller_is_better=smaller_is_better)
 
     def top_checkpoint(self, sort_by: str | None = None, smaller_is_better: bool | None = None) -> CheckpointPath:
         """The best one; `sort_by`: a metric other than the searcher's."""

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 from everstep import env
+from everstep.experimental.shown_tables import Facts, Shown
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.jobs.tokens import find_token
+from everstep.wire.tokens import parse_tokens
 
 log = logging.getLogger("everstep")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientUser(Shown):
+    username: str  # empty: a token without a name
+    is_admin: bool
+
+    def facts(self) -> Facts:
+        return [("user", self.username), ("administrator", "yes" if self.is_admin else "no")]
 
 
 class ClientSession:
@@ -45,6 +57,13 @@ class ClientSession:
         if self._link is None:
             self._link = CoordinatorLink(self._find, is_local=self.url is None, claim=self._claim)
         return self._link
+
+    def user(self) -> ClientUser:
+        self.link(lambda coordinator: coordinator.check())
+        tokens = parse_tokens(self._find()[1])
+        names = [each.person for each in tokens if each.person]
+        is_admin = any(each.is_administrator for each in tokens)
+        return ClientUser(username=names[0] if names else "", is_admin=is_admin)
 
     def _claim(self) -> None:
         if self.url is None:

@@ -19,7 +19,7 @@ from everstep.job_file.order import NodeOrder, experiment_of, order_of
 from everstep.job_file.schema import TEXT_PATHS, Job, Nodes
 from everstep.job_file.search_sections import SearchSections, sections_of
 from everstep.job_file.secret import parse_secret
-from everstep.job_file.tree import Tree, dump, parse_mapping, planted, read_text, replaced
+from everstep.job_file.tree import Tree, dump, over, parse_mapping, planted, read_text, replaced
 
 MAX_RESTARTS = 5  # of a trial, unless the file says otherwise: Determined's default
 _PLACE = "a trial runs on a slot of the pool, with the Python and environment of the pool's agent"
@@ -51,11 +51,15 @@ def load_experiment(
     changes: Sequence[str] = (),
     *,
     content: Mapping[str, Any] | None = None,
+    below: str = "",
     has_own_pool: bool = False,
 ) -> LoadedExperiment:
-    """`has_own_pool`: its pool is made for it, by what the file says of machines."""
+    """`below`: the text of a template, whose keys count where the file has none. `has_own_pool`: its pool is made for
+    it, by what the file says of machines."""
     name, written = _source(path, content)
     tree = planted(content) if path is None else parse_mapping(written, name=name)
+    if below:
+        tree = over(parse_mapping(below, name="template"), tree)
     tree = overrides.apply(tree, changes, option=overrides.CONFIG)
     search = sections_of(tree, name=name)
     loaded = load_trial(tree, name=name)
@@ -63,7 +67,7 @@ def load_experiment(
     if is_relative:
         loaded, tree = _with_storage(loaded), _with_whole_path(tree, _base(loaded.job))
     _check_slots(loaded.job, search, name)
-    safe = _without_secrets(tree)
+    safe = without_secrets(tree)
     has_secrets = safe != tree
     notes = (
         *loaded.notes,
@@ -73,7 +77,7 @@ def load_experiment(
     )
     if has_secrets:
         notes = (*notes, "the file contains secrets; the coordinator gets its text without them")
-    is_changed = has_secrets or is_relative or bool(changes)
+    is_changed = has_secrets or is_relative or bool(changes) or bool(below)
     spec = _spec(loaded, search, safe, dump(safe.plain(TEXT_PATHS)) if is_changed else written)
     if spec.searcher.get("name") != "custom":  # its program chooses the hyperparameters
         arg_templates.check(spec.order.get("args", ()), spec.hyperparameters)
@@ -250,12 +254,12 @@ def _secret_notes(job: Job) -> Iterator[str]:
             yield f"secrets.{name}: {secret} is not read here; set it in the environment of the pool's agents"
 
 
-def _without_secrets(tree: Tree, path: tuple[str, ...] = ()) -> Tree:
+def without_secrets(tree: Tree, path: tuple[str, ...] = ()) -> Tree:
     """Without the values that are secrets by their place and name."""
     if not isinstance(tree.value, dict):
         return tree
     kept = {
-        key: _without_secrets(each, (*path, key))
+        key: without_secrets(each, (*path, key))
         for key, each in tree.value.items()
         if not _is_secret((*path, key), each)
     }

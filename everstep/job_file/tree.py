@@ -101,6 +101,16 @@ def replaced(tree: Tree, path: Path, new: Tree) -> Tree:
     return replace(tree, value={**below, key: replaced(below.get(key) or Tree(value=None), rest, new)})
 
 
+def over(below: Tree, above: Tree) -> Tree:
+    """Mappings are joined key by key; otherwise, what is above counts."""
+    if not (isinstance(below.value, dict) and isinstance(above.value, dict)):
+        return above
+    joined = dict(below.value)
+    for key, each in above.value.items():
+        joined[key] = over(joined[key], each) if key in joined else each
+    return replace(above, value=joined)
+
+
 def planted(data: Any) -> Tree:
     """A tree of Python's own values."""
     if isinstance(data, Mapping):

@@ -31,7 +31,7 @@ def all_trials(link: CoordinatorLink, experiment: int, sort: str = "trial") -> l
         found = link(lambda it: it.trials(experiment, start=start, limit=MOST_TRIALS, sort=sort))
         return found.trials, found.num_found
 
-    return list(_paged(page))
+    return list(paged(page))
 
 
 def all_checkpoints(link: CoordinatorLink, experiment: int, sort: str = "trial") -> list[wire.SavedCheckpoint]:
@@ -39,7 +39,7 @@ def all_checkpoints(link: CoordinatorLink, experiment: int, sort: str = "trial")
         found = link(lambda it: it.checkpoints(experiment, start=start, limit=MOST_TRIALS, sort=sort))
         return found.checkpoints, found.num_found
 
-    return list(_paged(page))
+    return list(paged(page))
 
 
 def all_experiments(link: CoordinatorLink, *, is_archived: bool = False, state: str = "") -> list[wire.ExperimentView]:
@@ -47,10 +47,10 @@ def all_experiments(link: CoordinatorLink, *, is_archived: bool = False, state: 
         found = link(lambda it: it.experiments(start=start, limit=MOST_TRIALS, state=state, is_archived=is_archived))
         return found.experiments, found.num_found
 
-    return list(_paged(page))
+    return list(paged(page))
 
 
-def _paged(page: Callable[[int], tuple[list[T], int]]) -> Iterator[T]:
+def paged(page: Callable[[int], tuple[list[T], int]]) -> Iterator[T]:
     start = 0
     while True:
         found, num_found = page(start)

@@ -57,15 +57,16 @@ def prepare(
     model_dir: Path | None,
     *,
     content: Mapping[str, Any] | None = None,
+    below: str = "",
     changes: Sequence[str] = (),
     includes: Sequence[Path] = (),
     is_paused: bool = False,
     is_test: bool = False,
     has_own_pool: bool = False,
 ) -> PreparedExperiment:
-    """Read the file or its content, and pack the code. The request is a new one. `has_own_pool`: what the file says of
-    machines is used for its pool."""
-    loaded = load_experiment(file, changes, content=content, has_own_pool=has_own_pool)
+    """Read the file or its content, and pack the code. The request is a new one. `below`: the text of a template.
+    `has_own_pool`: what the file says of machines is used for its pool."""
+    loaded = load_experiment(file, changes, content=content, below=below, has_own_pool=has_own_pool)
     spec = as_test(loaded.spec) if is_test else loaded.spec
     if model_dir is None and loaded.system == NATIVE:
         model_dir = Path(loaded.job.workdir).expanduser()

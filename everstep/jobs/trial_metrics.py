@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from everstep.client.calls import Coordinator
 from everstep.errors import UNKNOWN, Refused
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.record.series_pages import all_series
+from everstep.wire import SeriesView
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,13 +31,27 @@ def trial_metrics(link: CoordinatorLink, job: str, group: str = "") -> Iterator[
                 yield StepMetrics(group=name, steps_completed=step, metrics=by_step[step])
 
 
-def _groups(coordinator: Coordinator, group: str) -> list[str]:
+def metric_summaries(link: CoordinatorLink, job: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """By group and name: the last, least and greatest finite value, and how many values there are."""
+    found: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    with closing(link.of_job(job)) as coordinator:
+        for each in _series(coordinator):
+            group, _, name = each.name.partition("/")
+            found[group][name] = {"last": each.last, "min": each.least, "max": each.most, "count": each.count}
+    return dict(found)
+
+
+def _series(coordinator: Coordinator) -> list[SeriesView]:
     try:
-        names = [each.name.partition("/")[0] for each in all_series(coordinator, is_own=True) if "/" in each.name]
+        return [each for each in all_series(coordinator, is_own=True) if "/" in each.name]
     except Refused as refused:
         if refused.status != UNKNOWN:
             raise
         return []
+
+
+def _groups(coordinator: Coordinator, group: str) -> list[str]:
+    names = [each.name.partition("/")[0] for each in _series(coordinator)]
     return [name for name in dict.fromkeys(names) if group in ("", name)]
 
 

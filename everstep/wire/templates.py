@@ -18,7 +18,7 @@ class TemplateText:
     """A piece of configuration. The keys of an experiment's own file go before those of its template."""
 
     config: dict[str, Any]
-    written: str = ""  # as its author wrote it
+    written: str  # as its author wrote it
     is_new: bool = False  # refuse to replace another person's, or one's own
 
     def problems(self) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -102,6 +103,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     here = tmp_path_factory.mktemp("determined")
     (here / "model_def.py").write_text(MODEL)
     (here / "det.yaml").write_text(FILE)
+    (here / "template.yaml").write_text("max_restarts: 1\n")
     yield here
     typed(here, "pool", "stop")
 
@@ -116,20 +118,28 @@ def typed(folder: Path, *words: str) -> str:
 @pytest.mark.slow
 def test_every_command_does_what_it_did(folder: Path) -> None:
     finished = 0
+    best, worst = "", ""
     for seed, (_, cell) in enumerate(table("The commands")):
         (command,) = codes(cell)
         words = shlex.split(command)[1:]
         verb = words[1]
-        if verb in ON_A_PAUSED_ONE:
+        if words[0] in ("e", "trial") and verb in ON_A_PAUSED_ONE:
             another = f"reproducibility.experiment_seed={seed}"
             said = typed(folder, "e", "create", "det.yaml", ".", "--paused", "--config", another)
             which = created(said)
         else:
             which = finished
-        said = typed(folder, *(str(which) if word == "ID" else word for word in words))
+        given = {"ID": str(which), "UUID": worst if verb in ("rm", "delete") else best}
+        if "TRIAL" in words:
+            given["TRIAL"] = str(json.loads(typed(folder, "e", "lt", str(which), "--json"))[0]["trial_id"])
+        said = typed(folder, *(given.get(word, word) for word in words))
         if words == ["e", "create", "det.yaml", "."]:
             finished = created(said)
             assert "COMPLETED" in said
+            listed = json.loads(typed(folder, "e", "lc", str(finished), "--best", "2", "--json"))
+            best, worst = (each["uuid"] for each in listed)
+        if verb == "register-version":
+            assert f"{best} is version 1" in said
         if verb == "list-trials":
             assert said.count("COMPLETED") == 2
 

@@ -108,8 +108,8 @@ class CheckpointChanges:
 
 def _out_of_reach(checkpoint: CheckpointRecord) -> Refused:
     return Refused(
-        f"the coordinator cannot reach {checkpoint.uri}, where checkpoint {checkpoint.uuid} of job {checkpoint.job} was "
-        "saved; on the machine that saved it, use everstep checkpoint list and prune",
+        f"the coordinator cannot reach checkpoint {checkpoint.uuid} in {checkpoint.uri}, where job {checkpoint.job} "
+        "saved it; on that machine, use everstep checkpoint list and prune",
         status=CONFLICT,
         code="checkpoint-out-of-reach",
     )

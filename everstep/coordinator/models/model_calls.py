@@ -1,7 +1,7 @@
 """User calls about models: create, look, change, and register checkpoints as their versions.
 
 What is registered is kept, in two ways: the sweep of its experiment leaves it out, and a mark beside its files tells
-the jobs that write there. The mark comes first, and the version is only written if the checkpoint is there after that."""
+the jobs that save there. The mark comes first. The version is only written if the checkpoint is there after that."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class ModelCalls:
         """Keep them from now on as their jobs and experiments say."""
         for each in checkpoints:
             await asyncio.to_thread(unmark, each)
-        for number in {each.experiment for each in checkpoints if each.experiment}:
+        for number in {each.experiment for each in checkpoints if each.experiment} - self._experiments.live.keys():
             self._experiments.sweep(number)
 
     async def _unmark_unless_registered(self, checkpoint: CheckpointRecord) -> None:
@@ -302,7 +302,7 @@ def _freed(connection: Connection, uuids: list[str]) -> list[CheckpointRecord]:
 
 def _mentions(model: Model, search: str) -> bool:
     texts = (str(model.number), model.name, model.description, *model.labels)
-    return any(search.lower() in each.lower() for each in texts)
+    return any(search.casefold() in each.casefold() for each in texts)
 
 
 def _model_view(model: Model, num_versions: int) -> wire.ModelView:

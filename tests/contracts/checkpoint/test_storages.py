@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -29,6 +30,46 @@ def test_what_is_put_is_there(storage: Storage) -> None:
     assert storage.list("a") == {"b": None, "d.bin": 0}
     assert storage.list("a/b") == {"c.bin": 11}
     assert set(storage.list()) == {"a"}
+
+
+def test_a_folder_that_is_marked_is_not_hidden(storage: Storage) -> None:
+    for name in ("kept", "gone"):
+        storage.put(f"{name}/manifest", b"m")
+        storage.put(f"{name}/data", b"d")
+    storage.put("kept.mark", b"")
+    for name in ("kept", "gone", "missing"):
+        storage.hide(name, "manifest", unless=f"{name}.mark")
+    storage.sweep()
+
+    assert storage.list("kept") == {"data": 1, "manifest": 1} and storage.list("gone") == {}
+
+
+def test_a_mark_that_comes_while_a_folder_is_hidden_brings_it_back(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.put("a/manifest", b"m")
+    storage.put("a/data", b"d")
+    if isinstance(storage, RemoteStorage):
+        delete = storage.delete
+
+        def and_mark(name: str) -> None:
+            delete(name)
+            storage.put("a.mark", b"")
+
+        monkeypatch.setattr(storage, "delete", and_mark)
+    else:
+        rename = os.rename
+
+        def rename_and_mark(old: Any, new: Any) -> None:
+            rename(old, new)
+            Path(storage.uri, "a.mark").touch()
+
+        monkeypatch.setattr(os, "rename", rename_and_mark)
+    storage.hide("a", "manifest", unless="a.mark")
+    monkeypatch.undo()
+    storage.sweep()
+
+    assert storage.list("a") == {"data": 1, "manifest": 1} and storage.read("a/manifest") == b"m"
 
 
 def test_a_put_replaces(storage: Storage) -> None:

@@ -20,6 +20,7 @@ from everstep.core.cluster_info import get_cluster_info
 from everstep.errors import NoCheckpoint, Refused
 from lab.command import until
 from lab.experiments import ToyTrials, spec
+from lab.saved_reports import saved
 
 
 @pytest.fixture
@@ -40,14 +41,6 @@ def toy_of(server_on_each_store):
     yield make
     for each in made:
         each.close()
-
-
-def saved(folder: Path, step: int, **more) -> wire.CheckpointReport:
-    """A checkpoint's files, and its report."""
-    place = folder / f"000001-{step:012d}"
-    place.mkdir(parents=True)
-    (place / "manifest.json").write_text("{}")
-    return wire.CheckpointReport(uuid=uuid.uuid4().hex, uri=str(folder), step=step, generation=1, **more)
 
 
 def test_a_checkpoint_of_any_job_is_found_by_its_uuid(people):

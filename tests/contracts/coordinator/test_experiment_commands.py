@@ -14,12 +14,12 @@ import pytest
 
 import everstep
 from everstep import wire
-from everstep.checkpoint.index import checkpoint_uuid
 from everstep.client.calls import Coordinator
 from everstep.errors import NoCheckpoint, Refused, UsageError
 from everstep.experimental import client
 from lab.command import Shell
 from lab.experiments import ToyTrials
+from lab.saved_reports import save
 
 FILE = """
 name: digits
@@ -75,16 +75,6 @@ def created(said: str) -> int:
 
 def ids(said: str) -> list[str]:
     return [each["id"] for each in csv.DictReader(io.StringIO(said))]
-
-
-def save(toy: ToyTrials, trial: int, place: Path | str, step: int, loss: float) -> str:
-    """A checkpoint that a worker elsewhere has saved and reported."""
-    with everstep.Checkpointer(place) as checkpointer:
-        checkpointer.save(step, {"weight": loss}, metrics={"loss": loss}, wait=True)
-    found = checkpoint_uuid(place, step)
-    with toy.job(trial) as job:
-        job.report_checkpoint(wire.CheckpointReport(uuid=found, uri=str(place), step=step, metrics={"loss": loss}))
-    return found
 
 
 def test_an_experiment_from_its_file_to_its_end(shell: Shell, folder: Path, toys: Any) -> None:

@@ -44,6 +44,7 @@ TYPED = {
     "docs/job_file.md": Typed(by=HERE, num_blocks=2),
     "docs/jobs.md": Typed(by=HERE, num_blocks=1),
     "docs/metrics.md": Typed(by="tests/cluster/test_report.py", num_blocks=1),
+    "docs/models.md": Typed(by="tests/contracts/coordinator/test_model_commands.py", num_blocks=1),
     "docs/pool.md": Typed(by=HERE, num_blocks=2),
     "docs/search.md": Typed(by="tests/unit/search/test_preview_command.py", num_blocks=1),
 }

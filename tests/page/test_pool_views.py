@@ -58,7 +58,7 @@ def test_the_queue_says_why_an_experiment_waits_and_a_new_priority_starts_it(bro
         stage.trials.wait_starts(2)
         before.get_by_text("needs 1 slot").wait_for()
         until(lambda: _numbers(waiting)[-3:] == ["1", "1", "1"])
-        assert stage.trials.starts[1]["facts"]["experiment_id"] == second
+        assert stage.trials.starts[1]["facts"]["key"].endswith(f"-e{second}-t1")
 
         page.goto(f"{stage.url}/pools")
         page.get_by_role("link", name=f"e{second}-t1").wait_for()

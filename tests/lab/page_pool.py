@@ -63,7 +63,7 @@ class PagePool:
         """A window with a session of this person."""
         with window(browser, self.url, **options) as made:
             page = made.open("/", code_of(self.url, token, role))
-            page.get_by_role("heading", name="Jobs").wait_for()
+            page.get_by_role("heading", name="Jobs", exact=True).wait_for()
             page.close()
             yield made
 

@@ -47,7 +47,10 @@ class Window:
         page = self.context.new_page()
         page.set_default_timeout(WAIT_MS)
         page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
-        page.on("console", lambda said: said.type == "error" and self.problems.append(f"console: {said.text}"))
+        page.on(
+            "console",
+            lambda said: said.type == "error" and self.problems.append(f"console: {said.text} {said.location['url']}"),
+        )
         return page
 
     def open(self, path: str = "/", code: str = "") -> Any:

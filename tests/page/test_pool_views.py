@@ -58,7 +58,7 @@ def test_the_queue_says_why_an_experiment_waits_and_a_new_priority_starts_it(bro
         stage.trials.wait_starts(2)
         before.get_by_text("needs 1 slot").wait_for()
         until(lambda: _numbers(waiting)[-3:] == ["1", "1", "1"])
-        assert stage.trials.starts[1]["facts"]["experiment_id"] == second
+        assert stage.trials.starts[1]["facts"]["key"].endswith(f"-e{second}-t1")
 
         page.goto(f"{stage.url}/pools")
         page.get_by_role("link", name=f"e{second}-t1").wait_for()
@@ -71,7 +71,7 @@ def _numbers(rows: Any) -> list[str]:
 
 
 def test_the_pool_shows_who_holds_each_slot_and_agents_are_drained_there(browser: Any, stage: PoolStage) -> None:
-    for name in ("a", "b"):
+    for name in ("node-1", "node-2"):
         stage.join(name)
     experiment = stage.trials.create(2, "--hold")
     stage.trials.wait_starts(2)
@@ -80,16 +80,19 @@ def test_the_pool_shows_who_holds_each_slot_and_agents_are_drained_there(browser
         nodes = page.get_by_role("region", name="Nodes and slots")
         for slot in stage.trials.held():
             nodes.get_by_role("link", name=f"e{experiment}-t{slot.trial}").wait_for()
-        page.get_by_label("Find nodes").fill("b")
+        page.get_by_label("Find nodes").fill("node-2")
         page.get_by_text("1 of 2 nodes").wait_for()
-        page.get_by_role("button", name="Change b").click()
+        page.get_by_role("button", name="Change node-2").click()
         page.get_by_label("Reason").fill(HOSTILE)
         assert serious_findings(page) == []
         page.get_by_role("button", name="Drain").click()
         nodes.get_by_text(HOSTILE).wait_for()
         nodes.get_by_text("free", exact=True).wait_for()
-        assert {each.agent: each.state for each in stage.trials.pool().agents} == {"a": "enabled", "b": "draining"}
-        page.get_by_role("button", name="Change b").click()
+        assert {each.agent: each.state for each in stage.trials.pool().agents} == {
+            "node-1": "enabled",
+            "node-2": "draining",
+        }
+        page.get_by_role("button", name="Change node-2").click()
         page.get_by_role("button", name="Enable").click()
         nodes.get_by_role("link", name=f"e{experiment}-t").wait_for()  # its trial came back
         until(lambda: len(stage.trials.held()) == 2)

@@ -40,9 +40,10 @@ def test_a_trial_that_grew_and_shrank_shows_it(browser: Any, stage: ExperimentSt
         page = window.open("/trials/1")
         page.get_by_role("heading", name="Trial 1", exact=True).wait_for()
         page.locator("#sizes", has_text=re.compile("3 workers$")).wait_for()
-        stage.create(stage.write("second", single(3), **ELASTIC))
+        second = stage.create(stage.write("second", single(3), **ELASTIC))
         until(lambda: released(stage), stage.whole_story)
         stage.let_on(5)
+        stage.end_of(second)
         stage.end_of(first)
         page.get_by_text("COMPLETED").first.wait_for()
         sizes = [int(each) for each in re.findall(r"\d+", page.locator("#sizes").inner_text())]

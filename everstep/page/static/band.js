@@ -52,7 +52,7 @@ export function Band({ marks, lookup, isDocked = true, isCount = false }) {
     <header>
       <h3 id="band-title">Workers over time</h3>
       <span class="quiet small">${plural(generations, "generation")}, ${plural(deaths, "death")}, ${plural(joins, "join")}</span>
-      <span class="quiet small leads"><svg width="20" height="10" aria-hidden="true"><rect class="lane lead" width="20" height="10" rx="2" /></svg> leads</span>
+      ${!isCount && html`<span class="quiet small leads"><svg width="20" height="10" aria-hidden="true"><rect class="lane lead" width="20" height="10" rx="2" /></svg> leads</span>`}
       <span class=${told ? "sentence told" : "sentence"}>${isTable ? "" : told || (events.length ? "Point at a mark, or press Tab, to read what the coordinator said." : "No worker has died, joined or left since the start.")}</span>
       <button class="plain" aria-pressed=${isTable} onClick=${() => setTable(!isTable)}>Table<span class="unseen"> of workers over time</span></button>
     </header>

@@ -15,6 +15,7 @@ import { isHeard, isJobOver } from "./live.js";
 import { LearningCurves } from "./learning_curves.js";
 import { Markdown } from "./markdown.js";
 import { address, experimentAddress, go, query, trialAddress } from "./route.js";
+import { Register } from "./register.js";
 import { Rungs } from "./rungs.js";
 import { Empty, Failed, StateWord, Waiting } from "./states.js";
 import { resultsAt, resultsInTime } from "./trial_columns.js";
@@ -68,7 +69,7 @@ function Head({ view, onChange }) {
   const end = view.ended_at ?? Date.now() / 1000;
   const total = Object.values(trials).reduce((sum, each) => sum + each, 0);
   const facts = [
-    [`Best ${view.metric}`, best ? html`${number(best.metric)} <span class="quiet small">trial ${best.trial} at ${count(best.length)} ${view.unit}</span>` : "–"],
+    [`Best ${view.metric}`, best ? html`${number(best.metric)} <span class="quiet small">trial ${best.trial} at ${count(best.length)} ${view.unit}</span>${best.checkpoint && html` <${Register} uuid=${best.checkpoint} onDone=${() => go({}, { path: "/models" })} />`}` : "–"],
     ["Trials", html`${count(total)} <span class="quiet small">${Object.entries(trials).map(([state, amount]) => `${count(amount)} ${state}`).join(", ")}</span>`],
     ["Slots", count(view.num_slots)],
     ["Search", view.searcher],
@@ -162,7 +163,7 @@ function AllTrials({ state, view, trialHref }) {
   const axes = state.axes.value;
   const hparams = useMemo(() => axes.map(({ scale }) => scale.name), [axes.map(({ scale }) => scale.name).join("\n")]);
   return html`${at !== null && told?.thinned && html`<p class="notice">${told.thinned}</p>`}
-    <${Trials} rows=${rows} axes=${axes} metric=${view.metric} unit=${view.unit} isSmallerBetter=${view.smaller_is_better} hparams=${hparams} at=${at}
+    <${Trials} experiment=${view.experiment} rows=${rows} axes=${axes} metric=${view.metric} unit=${view.unit} isSmallerBetter=${view.smaller_is_better} hparams=${hparams} at=${at}
       onAt=${(/** @type {number | null} */ value) => go({ at: value }, { replace: true })} trialHref=${trialHref} />`;
 }
 

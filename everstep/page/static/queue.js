@@ -101,12 +101,13 @@ function Setting({ entry, setting, min, max, step, change }) {
   const [typed, setTyped] = useState(/** @type {string | null} */ (null)); // null: nobody types
   if (!mayChange(entry.owner)) return number(entry[setting]);
   const save = async (/** @type {any} */ event) => {
-    const { value, validity } = event.target;
-    if (validity.valid && value !== "" && Number(value) !== entry[setting]) await change(entry, setting, Number(value));
+    if (!event.target.reportValidity()) return; // the browser says what is wrong
+    const value = Number(event.target.value);
+    if (value !== entry[setting]) await change(entry, setting, value);
     setTyped(null);
   };
   return html`<input type="number" class=${setting === "weight" ? "wide" : ""} min=${min} max=${max} step=${step} required aria-label=${`${setting[0].toUpperCase()}${setting.slice(1)} of experiment ${entry.experiment}`}
-    value=${typed ?? String(entry[setting])} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} onChange=${save} onBlur=${() => typed !== null && typed === String(entry[setting]) && setTyped(null)} />`;
+    value=${typed ?? String(entry[setting])} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} onChange=${save} onBlur=${(/** @type {any} */ event) => (!event.target.validity.valid || typed === String(entry[setting])) && setTyped(null)} />`;
 }
 
 /** @param {{entry: Entry}} props */

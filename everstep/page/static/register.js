@@ -9,6 +9,8 @@ import { modelPath } from "./model.js";
 import { modelAddress } from "./route.js";
 import { labelsOf } from "./written.js";
 
+const MOST = 1000; // of a call
+
 /** @typedef {{model: number, name: string, version: number}} Registered */
 
 /** @param {{registered: Registered[]}} props */
@@ -24,7 +26,7 @@ export function Register({ uuid, onDone }) {
 
 /** @param {{uuid: string, onClose: () => void, onDone: () => unknown}} props */
 function RegisterDialog({ uuid, onClose, onDone }) {
-  const { data } = useFetched("/v1/models?limit=1000");
+  const { data } = useFetched(`/v1/models?limit=${MOST}`);
   const save = async (/** @type {Record<string, string>} */ { model, name, comment, labels }) => {
     await known(model.trim());
     await send("POST", `${modelPath(model.trim())}/versions`, { checkpoint: uuid, name: name.trim(), comment, labels: labelsOf(labels) });
@@ -43,8 +45,7 @@ function RegisterDialog({ uuid, onClose, onDone }) {
 /** A model of this name is there, or made.
  * @param {string} name */
 async function known(name) {
-  await get(modelPath(name)).catch((error) => {
-    if (error.status !== 404) throw error;
-    return send("POST", "/v1/models", { request: crypto.randomUUID(), name });
-  });
+  const { models } = await get("/v1/models", { search: name, limit: MOST, is_archived: true });
+  if (models.some((/** @type {any} */ each) => each.name === name)) return;
+  await send("POST", "/v1/models", { request: crypto.randomUUID(), name });
 }

@@ -39,9 +39,9 @@ function columnsOf({ metric, unit, hparams, at, trialHref }) {
   ];
 }
 
-/** @param {{rows: Row[], axes: Axis[], metric: string, unit: string, isSmallerBetter: boolean, hparams: string[], at: number | null, onAt: (at: number | null) => void, trialHref: (trial: number) => string | undefined}} props
+/** @param {{experiment: number, rows: Row[], axes: Axis[], metric: string, unit: string, isSmallerBetter: boolean, hparams: string[], at: number | null, onAt: (at: number | null) => void, trialHref: (trial: number) => string | undefined}} props
  * axes: what one may filter by */
-export function Trials({ rows, axes, metric, unit, isSmallerBetter, hparams, at, onAt, trialHref }) {
+export function Trials({ experiment, rows, axes, metric, unit, isSmallerBetter, hparams, at, onAt, trialHref }) {
   const asked = query.value;
   const sort = asked.get("sort") ?? "best";
   const isUp = asked.has("sort") ? asked.has("up") : isSmallerBetter;
@@ -57,24 +57,33 @@ export function Trials({ rows, axes, metric, unit, isSmallerBetter, hparams, at,
   const order = useMemo(() => sorted(found, column.of, isUp), [found, column, isUp]);
   const states = useMemo(() => [...new Set(rows.map((row) => row.state))].sort(), [rows]);
   const isFiltered = Boolean(state || find || Object.keys(filters).length);
+  const chosen = (asked.get("jobs") ?? "").split(",").filter(Boolean);
   return html`<div class="stack">
     <${Bar} label="Which trials" first=${html`<${Search} value=${find} placeholder="Search trials, values and reasons" label="Search trials" onChange=${(/** @type {string} */ text) => go({ find: text }, { replace: true })} />`} changed=${[state, at !== null, asked.get("columns"), Object.keys(filters).length].filter(Boolean).length}>
       <label>State <select value=${state} onChange=${(/** @type {any} */ event) => go({ state: event.target.value }, { replace: true })}>
         <option value="">all</option>${states.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>
       <label>At ${unit} <input type="text" inputmode="numeric" class="short" value=${at ?? ""} onChange=${(/** @type {any} */ event) => onAt(wholeOf(event.target.value))} /></label>
       <${Columns} columns=${columns} names=${names} usual=${usual} />
+      ${chosen.length > 0 && html`<a class="button main" href=${address({ jobs: chosen.join(",") }, "/compare")}>Compare ${plural(chosen.length, "trial")}</a><button class="plain" onClick=${() => go({ jobs: "" }, { replace: true })}>Clear</button>`}
       <span class="quiet small" aria-live="polite">${isFiltered ? `${count(found.length)} of ${plural(rows.length, "trial")}` : plural(rows.length, "trial")}</span>
     <//>
     <${AxisFilters} axes=${axes} filters=${filters} onFilter=${onFilter} />
     ${!order.length
       ? html`<${Empty} title=${isFiltered ? "No trial matches" : "No trials yet"}><p>${isFiltered ? html`Change the filters, or <a href=${address({ state: "", find: "", only: "" })}>show all trials</a>.` : "The search creates them when the experiment starts."}</p><//>`
-      : html`<${VirtualTable} total=${order.length} height=${ROW_PX} columns=${shown.length} label="Trials" onNeed=${nothing}
-          head=${html`<tr>${shown.map((each) => html`<${Head} key=${each.name} column=${each} isSorted=${each.name === column.name} isUp=${isUp} />`)}</tr>`}
-          row=${(/** @type {number} */ i) => html`<tr key=${order[i].trial} aria-rowindex=${i + 2}>${shown.map((each) => html`<td key=${each.name} class=${each.isNumber ? "number" : each.name === "trial" ? "name" : ""}>${each.show ? each.show(order[i]) : valueText(each.of(order[i]))}</td>`)}</tr>`} />`}
+      : html`<${VirtualTable} total=${order.length} height=${ROW_PX} columns=${shown.length + 1} label="Trials" onNeed=${nothing}
+          head=${html`<tr><th class="box"><span class="unseen">Compare</span></th>${shown.map((each) => html`<${Head} key=${each.name} column=${each} isSorted=${each.name === column.name} isUp=${isUp} />`)}</tr>`}
+          row=${(/** @type {number} */ i) => html`<tr key=${order[i].trial} aria-rowindex=${i + 2}><td class="box"><${Choice} name=${`e${experiment}-t${order[i].trial}`} chosen=${chosen} /></td>${shown.map((each) => html`<td key=${each.name} class=${each.isNumber ? "number" : each.name === "trial" ? "name" : ""}>${each.show ? each.show(order[i]) : valueText(each.of(order[i]))}</td>`)}</tr>`} />`}
   </div>`;
 }
 
 const nothing = () => null;
+
+/** @param {{name: string, chosen: string[]}} props */
+function Choice({ name, chosen }) {
+  const isChosen = chosen.includes(name);
+  const choose = () => go({ jobs: (isChosen ? chosen.filter((each) => each !== name) : [...chosen, name]).join(",") }, { replace: true });
+  return html`<input type="checkbox" aria-label=${`Compare ${name}`} checked=${isChosen} onChange=${choose} />`;
+}
 
 /** @param {string} name @param {import("./scale.js").Only | null} only */
 export function onFilter(name, only) {

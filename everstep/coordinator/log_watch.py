@@ -56,7 +56,7 @@ ENDED_S = 86_400.0  # at the start, logs of trials that ended in this time are s
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
+class _WatchedTrial:
     """A trial, and what its log is searched for."""
 
     live: LiveExperiment | None  # None: its experiment is over
@@ -172,7 +172,7 @@ class LogWatch:
 
         return search
 
-    async def _watched(self, job: str) -> _Watched | None:
+    async def _watched(self, job: str) -> _WatchedTrial | None:
         """None: nothing is searched for."""
         number, trial_number = trial_key(job) or (0, 0)
         live = await self._experiments.find(number)
@@ -194,9 +194,9 @@ class LogWatch:
         policies = policies_of(facts.spec) if live is not None else []
         if not (webhooks or policies):
             return None
-        return _Watched(live, facts, trial, policies, webhooks)
+        return _WatchedTrial(live, facts, trial, policies, webhooks)
 
-    def _wanted(self, watched: _Watched) -> list[str]:
+    def _wanted(self, watched: _WatchedTrial) -> list[str]:
         """Patterns that are not known to match already."""
         wanted = wanted_patterns(watched.trial, watched.policies)
         for webhook in watched.webhooks:
@@ -213,7 +213,7 @@ class LogWatch:
             self._scans[job] = known
         return known[0] if known[0].patterns == digest else LogScan(job=job, number=0, patterns=digest)
 
-    async def _keep(self, watched: _Watched, scan: LogScan, found: Searched) -> None:
+    async def _keep(self, watched: _WatchedTrial, scan: LogScan, found: Searched) -> None:
         """Write the matches and the position of the search in one transaction."""
         deliveries = list(self._deliveries(watched, found))
         live, is_kept = watched.live, False
@@ -235,7 +235,7 @@ class LogWatch:
             self._sent |= {each.uuid for each in deliveries}
         self._scans[scan.job] = (scan, time.monotonic() if is_kept else written_at)
 
-    def _deliveries(self, watched: _Watched, found: Searched) -> Sequence[Delivery]:
+    def _deliveries(self, watched: _WatchedTrial, found: Searched) -> Sequence[Delivery]:
         made: dict[str, Delivery] = {}
         for webhook in watched.webhooks:
             for each in found.lines:
@@ -249,7 +249,9 @@ class LogWatch:
                     made.setdefault(new.uuid, new)
         return list(made.values())
 
-    def _delivery(self, watched: _Watched, webhook: Webhook, pattern: str, line: MatchedLine | None = None) -> Delivery:
+    def _delivery(
+        self, watched: _WatchedTrial, webhook: Webhook, pattern: str, line: MatchedLine | None = None
+    ) -> Delivery:
         told = {"node": "", "worker": "", "line": ""}
         if line is not None:
             told = {"node": agent_of(line.node), "worker": line.worker, "line": line.line}

@@ -36,7 +36,7 @@ SECOND = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "0013", "0012"
+revision, down_revision = "0014", "0013"
 
 
 def upgrade():
@@ -52,9 +52,9 @@ def add_revision(tmp_path, monkeypatch):
     def add(last="pass"):
         scripts = tmp_path / "migrations"
         shutil.copytree(migrate._SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-        (scripts / "versions" / "r0013_color.py").write_text(SECOND.format(last=last))
+        (scripts / "versions" / "r0014_color.py").write_text(SECOND.format(last=last))
         monkeypatch.setattr(migrate, "_SCRIPTS", scripts)
-        monkeypatch.setattr(migrate, "NEWEST", "0013")
+        monkeypatch.setattr(migrate, "NEWEST", "0014")
 
     return add
 
@@ -87,7 +87,7 @@ def test_an_older_database_is_migrated_with_all_that_is_in_it(path, add_revision
     store.close()
 
     assert (roster.name, roster.policy.lease_s) == ("its name", 9.0)
-    assert (differences(path)[1], colors(path)) == ("0013", "color")
+    assert (differences(path)[1], colors(path)) == ("0014", "color")
 
 
 def test_a_newer_database_is_refused_and_not_touched(path):
@@ -106,7 +106,7 @@ def test_a_migration_that_breaks_off_leaves_the_database_as_it_was(path, add_rev
     with pytest.raises(UsageError, match="bad_shards already exists"):
         Store(str(path))
 
-    assert (differences(path)[1], colors(path)) == ("0012", "config")
+    assert (differences(path)[1], colors(path)) == ("0013", "config")
 
 
 def test_an_up_to_date_store_is_opened_without_alembic(path):

@@ -230,7 +230,7 @@ def update(values: Mapping[str, str]) -> None:
 
 
 def replace(values: Mapping[str, str]) -> None:
-    """Make these the whole environment. What is equal stays as it is: each change is a call of C."""
+    """Make these the whole environment. Change only variables that differ: each change is a call of C."""
     for name in os.environ.keys() - values.keys():
         del os.environ[name]
     os.environ.update(values.items() - os.environ.items())

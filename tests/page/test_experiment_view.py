@@ -78,7 +78,9 @@ def test_an_adaptive_search_is_watched_to_its_end_and_its_rungs_are_those_of_the
                 outcomes = {int(row[0].split()[1]): row[2] for row in rows}
                 if length == RUNG:
                     assert outcomes == {each: "continued" if each in promoted else "cut" for each in found}
-                    for each in (each for each in operations if each["kind"] == "stop" and each["trial"] not in promoted):
+                    for each in (
+                        each for each in operations if each["kind"] == "stop" and each["trial"] not in promoted
+                    ):
                         (row,) = (row for row in rows if row[0] == f"trial {each['trial']}")
                         assert row[4].split(";")[0] in each["reason"], each  # "3rd of 6"
                 else:
@@ -176,7 +178,9 @@ def test_ten_thousand_trials_are_sorted_filtered_and_shown_by_rows_in_sight(
 ) -> None:
     with Coordinator(url, env.read_token(files.token), "none") as coordinator:
         columns = coordinator.trial_columns(1)
-    known = {trial: (best, lr) for trial, best, lr in zip(columns.trials, columns.best, columns.hparams["lr"], strict=True)}
+    known = {
+        trial: (best, lr) for trial, best, lr in zip(columns.trials, columns.best, columns.hparams["lr"], strict=True)
+    }
     with_best = [trial for trial, (best, _) in known.items() if best is not None]
     assert len(known) == MANY and len(with_best) == sum(1 for n in known if n % NAN_EVERY and n % NOTHING_EVERY)
     with signed_in(browser, url, files.token) as window:
@@ -219,7 +223,9 @@ def test_ten_thousand_trials_are_sorted_filtered_and_shown_by_rows_in_sight(
         assert serious_findings(page) == []
 
 
-def test_a_thousand_trials_are_brushed_by_mouse_and_by_keyboard(browser: Any, url: str, files: CoordinatorFiles) -> None:
+def test_a_thousand_trials_are_brushed_by_mouse_and_by_keyboard(
+    browser: Any, url: str, files: CoordinatorFiles
+) -> None:
     with Coordinator(url, env.read_token(files.token), "none") as coordinator:
         columns = coordinator.trial_columns(2)
     with signed_in(browser, url, files.token) as window:

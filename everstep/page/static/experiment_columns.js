@@ -8,7 +8,7 @@ import { StateWord } from "./states.js";
 import { Labels } from "./written.js";
 import { text } from "./configuration.js";
 
-/** @typedef {import("./experiment_actions.js").View & {values?: Record<string, unknown>}} Row */
+/** @typedef {import("./experiment_state.js").View & {values?: Record<string, unknown>}} Row */
 /** @typedef {{name: string, title: string, isNumber?: boolean, isOptional?: boolean, isFixed?: boolean, show: (row: Row) => any}} Column  isFixed: cannot be sorted by */
 
 const METRIC = "metric:";
@@ -30,7 +30,7 @@ export const COLUMNS = [
   { name: "experiment", title: "ID", isNumber: true, show: (row) => html`<a href=${experimentAddress(row.experiment)}>${row.experiment}</a>` },
   { name: "name", title: "Name", show: (row) => html`<a class="cut" href=${experimentAddress(row.experiment)} title=${row.name}>${row.name || "–"}</a>` },
   { name: "state", title: "State", show: (row) => html`<${StateWord} state=${row.state} />` },
-  { name: "progress", title: "Progress", isNumber: true, show: (row) => html`<span class="progress"><progress max="1" value=${row.progress} aria-label=${`Progress of experiment ${row.experiment}`}></progress> ${Math.floor(row.progress * 100)}%</span>` },
+  { name: "progress", title: "Progress", isNumber: true, show: (row) => html`<span class="share"><progress max="1" value=${row.progress} aria-label=${`Progress of experiment ${row.experiment}`}></progress> ${Math.floor(row.progress * 100)}%</span>` },
   { name: "best", title: "Best", isNumber: true, show: (row) => html`<span title=${row.best ? `${row.metric} of trial ${row.best.trial} at ${count(row.best.length)} ${row.unit}` : row.metric}>${row.best ? number(row.best.metric) : "–"}</span>` },
   { name: "metric", title: "Metric", isOptional: true, isFixed: true, show: (row) => row.metric },
   { name: "num_trials", title: "Trials", isNumber: true, show: trialsText },

@@ -7,7 +7,33 @@ import { watch } from "./live.js";
 import { Part } from "./part.js";
 import { axesOf, curvesOf, merged, rowsOf, withResults } from "./trial_columns.js";
 
-/** @typedef {import("./experiment_actions.js").View & {smaller_is_better: boolean, notes: string, forked_from: number}} View */
+/**
+ * @typedef {object} View  `ExperimentView` of the protocol
+ * @property {number} experiment
+ * @property {string} name
+ * @property {string} state
+ * @property {string} reason
+ * @property {string} searcher
+ * @property {string} metric
+ * @property {boolean} smaller_is_better
+ * @property {string} unit
+ * @property {number} progress
+ * @property {Record<string, number>} num_trials
+ * @property {number} num_slots
+ * @property {{trial: number, metric: number, length: number, checkpoint: string} | null} best
+ * @property {number} created_at
+ * @property {number | null} started_at
+ * @property {number | null} ended_at
+ * @property {string} description
+ * @property {string[]} labels
+ * @property {string} notes
+ * @property {boolean} is_archived
+ * @property {number} forked_from
+ * @property {string} code
+ * @property {string} owner
+ * @property {{pool: string, priority: number, weight: number, max_slots: number}} scheduling
+ */
+
 /** @typedef {{view: View, trials: import("./trial_columns.js").Columns | null, results: import("./trial_columns.js").Result[]}} News */
 
 const MANY = 2000; // trials

@@ -46,6 +46,9 @@ VIEWS = {
 }
 
 TRIALS = {
+    "experiments": "/experiments",
+    "experiments-chosen": "/experiments?select=1&columns=experiment,name,state,progress,best,hp:lr,hp:hidden,reason",
+    "no-experiment-matches": "/experiments?state=paused",
     "pool": "/pools",
     "queue": "/queue",
     "trial": "/trials/1",

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep import env
 from everstep.cli.options import command, say
 from everstep.client.calls import Coordinator
 from everstep.coordinator.edge.record_server import serve_record
@@ -20,8 +21,10 @@ from everstep.jobs.meeting import address_of_page
 from everstep.jobs.options import CoordinatorOptions
 from everstep.jobs.tokens import find_token
 from everstep.launcher import run_record
-from everstep.page.address import show_page
+from everstep.page.address import EXPERIMENTS, show_page
+from everstep.pool.local_service import connect_local
 from everstep.settings import setting
+from everstep.wire.tokens import READ_ONLY, USER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,9 @@ class PageOptions(CoordinatorOptions):
         0, "Port to listen on, for a job that is over; 0: any free one", metavar="PORT", least=0, most=65535
     )
     no_browser: bool = setting(False, "Only print the address")
+    may_change: bool = setting(
+        False, "Allow the page to change things: pause, fork or kill experiments, set priorities, register models"
+    )
     log_dir: Path = setting(Path("runs"), "Folder with the logs of runs", metavar="DIR", variables=("PET_LOG_DIR",))
 
 
@@ -41,13 +47,14 @@ def page(options: PageOptions) -> None:
     """Open the page of a job in a browser: print an address that works once and, on a desktop, open it.
 
     While a job runs, its coordinator serves the page. Once the job is over, this command serves its record, only to
-    this machine, until you press Ctrl-C. With --coordinator and no job, the page lists all jobs of that coordinator."""
-    if options.id is None and options.coordinator is None:
-        raise UsageError("give a job, a folder, or --coordinator URL", code="page-of-nothing")
-    with _coordinator_of(options) as (coordinator, is_tunnel):
+    this machine, until you press Ctrl-C. With --coordinator and no job, the page lists all jobs and experiments of that
+    coordinator; without either, the experiments of this machine, until you press Ctrl-C."""
+    with _coordinator_of(options) as (coordinator, must_stay):
         if coordinator is not None and answers(coordinator):
-            _show(address_of_page(coordinator), options)
-            if is_tunnel:
+            role = USER if options.may_change else READ_ONLY
+            view = EXPERIMENTS if options.id is None and options.coordinator is None else ""
+            _show(address_of_page(coordinator, role, view), options)
+            if must_stay:
                 say("keep this command running while you use the page; press Ctrl-C to stop")
                 with suppress(KeyboardInterrupt):
                     threading.Event().wait()
@@ -71,6 +78,11 @@ def _show(address: str, options: PageOptions) -> None:
 @contextmanager
 def _coordinator_of(options: PageOptions) -> Iterator[tuple[Coordinator | None, bool]]:
     """None: the job is over. And whether its address works only as long as this is open."""
+    if options.id is None and options.coordinator is None:
+        url, token_file = connect_local(say)  # the service stays while this command runs
+        with closing(Coordinator(url, env.read_token(token_file), "")) as coordinator:
+            yield coordinator, True
+        return
     if options.coordinator is not None:
         token = find_token(options.token_file)
         with closing(Coordinator(options.coordinator, token, options.id or "")) as coordinator:

@@ -2,7 +2,7 @@
 
 Topics are named `experiments/`, `experiments/12`, `pools/default` and `queues/default`; no job is called like that.
 What happens to experiments is noted here as it happens. Who holds which slots, and why trials wait, is compared with
-what was told before, a few times per second at most."""
+what was sent before, a few times per second at most."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Slots = Mapping[tuple[int, int], int]  # that trials hold, by experiment and tri
 
 @dataclass(kw_only=True, slots=True)
 class _News:
-    """Of an experiment, since it was told of last."""
+    """Of an experiment, since the last message about it."""
 
     live: LiveExperiment
     trials: set[int] = field(default_factory=set)
@@ -49,7 +49,7 @@ class ExperimentFeed:
         self._held, self._pool_view, self._queue_view = held, pool_view, queue_view
         self._news: dict[int, _News] = {}
         self._views: dict[int, wire.ExperimentView] = {}  # of experiments that are over, and were changed
-        # Experiments that changed since the list was told last.
+        # Experiments that changed since the last message about the list.
         self._of_list: dict[int, LiveExperiment | wire.ExperimentView] = {}
         self._slots: Slots = {}  # at the last look
         self._reasons: dict[int, dict[int, str]] = {}  # why trials wait, by followed experiment
@@ -80,7 +80,7 @@ class ExperimentFeed:
     # --- telling
 
     def tell(self, has_list: bool) -> None:
-        """What was noted. `has_list`: also what need not be told as often."""
+        """What was noted. `has_list`: also what may be sent less often."""
         topics = [each for each in self._stream.topics() if "/" in each]
         if not topics:
             self._forget()
@@ -137,7 +137,8 @@ class ExperimentFeed:
         for number in followed & (news.keys() | views.keys()):
             view = views.get(number) or self._view(news[number].live)
             self._stream.publish(f"{EXPERIMENTS}{number}", "experiment", self._told_of(view, news.get(number)))
-        self._of_list |= {number: each.live for number, each in news.items()} | views
+        self._of_list.update({number: each.live for number, each in news.items()})
+        self._of_list.update(views)
 
     def _tell_list(self) -> None:
         changed = [
@@ -193,8 +194,8 @@ class ExperimentFeed:
             self._stream.publish(topic, "queue", {"pool": view.pool, **order, "entries": change[0], "gone": change[1]})
 
     def _change(self, topic: str, now: dict[Any, Any], more: Mapping[str, Any]) -> tuple[list[Any], list[Any]] | None:
-        """What is new or different, and what is gone; None: nothing. All of it at first: what a reader has loaded may
-        be older than this."""
+        """The new and different ones, and the keys of those that have gone; None: nothing has changed. All of it at
+        first: what a reader has loaded may be older than this."""
         before = self._told.get(topic)
         self._told[topic] = {**now, None: more}
         if before is None:

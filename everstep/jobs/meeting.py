@@ -21,6 +21,7 @@ from everstep.launcher.local_coordinator import CoordinatorFiles, LocalCoordinat
 from everstep.page.address import page_address
 from everstep.process import Child
 from everstep.wire import JobSpec, PageCodeRequest, Policy, fitting_config, policy_problems, valid_texts
+from everstep.wire.tokens import READ_ONLY
 
 
 def create_job(
@@ -37,10 +38,10 @@ def create_job(
         )
 
 
-def address_of_page(coordinator: Coordinator) -> str:
-    """Opens the page of the job once."""
-    code = coordinator.page_code(PageCodeRequest()).code
-    return page_address(coordinator.url, code, coordinator.job)
+def address_of_page(coordinator: Coordinator, role: str = READ_ONLY, view: str = "") -> str:
+    """Opens the page once: of the job, or this view. `role`: what the session may do."""
+    code = coordinator.page_code(PageCodeRequest(role=role)).code
+    return page_address(coordinator.url, code, coordinator.job, view)
 
 
 def job_id(options: MultiNodeOptions) -> str:

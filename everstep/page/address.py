@@ -19,11 +19,14 @@ from everstep import env
 from everstep.page.sessions import CODE_S
 from everstep.storage import private_file
 
+EXPERIMENTS = "experiments"  # a view
+
 _READ_S = 60.0  # for the browser to read the file
 
 
-def page_address(url: str, code: str, job: str = "") -> str:
-    view = f"jobs/{quote(job, safe='')}" if job else ""
+def page_address(url: str, code: str, job: str = "", view: str = "") -> str:
+    """`view`: instead of a job's."""
+    view = f"jobs/{quote(job, safe='')}" if job else view
     return f"{url.rstrip('/')}/{view}#code={code}"
 
 

@@ -38,7 +38,7 @@ def list_files(archive: Path, most: int) -> tuple[list[ListedFile], int]:
 
 def read_text(archive: Path, name: str, most_bytes: int) -> tuple[str, int]:
     """The text of a file, or its beginning, and how many bytes the file has. UsageError if it is not text."""
-    with tarfile.open(archive, "r|gz") as tar, _told(archive):
+    with _told(archive), tarfile.open(archive, "r|gz") as tar:
         for each in _bounded(tar):
             if each.name == name:
                 if not each.isreg():

@@ -39,7 +39,7 @@ class TrialColumns:
     targets: list[int | None]
     lengths: list[int]
     latest: list[Value | None]
-    best: list[float | None]
+    best: list[Value | None]
     best_lengths: list[int]
     slots: list[int]
     restarts: list[int]

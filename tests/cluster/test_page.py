@@ -89,6 +89,8 @@ def test_a_standing_coordinator_prints_an_address_and_gives_others(start, opened
     again = start("page", "--coordinator", url, "--token-file", "token", "--no-browser")
     other, _ = opened(again)
     assert again.exit_code() == 0 and other.get("/v1/session")["role"] == "read-only"
+    third, _ = opened(start("page", "--coordinator", url, "--token-file", "token", "--no-browser", "--may-change"))
+    assert third.get("/v1/session")["role"] == "user"
     assert code_of(url, (tmp_path / "token").read_text())
 
 
@@ -99,7 +101,6 @@ def test_without_a_terminal_no_address_is_printed_unless_asked_for(start):
 
 
 def test_a_page_of_nothing_is_refused_with_words(start, tmp_path):
-    assert "give a job, a folder, or --coordinator URL" in start("page").finish(is_good=False)
     assert "none-such" in start("page", "none-such").finish(is_good=False)
 
 

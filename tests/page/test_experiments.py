@@ -57,7 +57,7 @@ class People:
             code = person.page_code(wire.PageCodeRequest(role=role)).code
         with window(browser, self.url, **options) as made:
             page = made.open("/", code)
-            page.get_by_role("heading", name="Jobs").wait_for()
+            page.get_by_role("heading", name="Jobs", exact=True).wait_for()
             page.close()
             yield made
 
@@ -101,7 +101,7 @@ def test_without_experiments_the_list_says_how_to_create_one(browser: Any, tmp_p
 
 def test_the_list_is_live_from_the_first_trial_to_the_end(view: Window, people: People) -> None:
     page = view.open("/experiments")
-    page.get_by_role("heading", name="Experiments").wait_for()
+    page.get_by_role("heading", name="Experiments", exact=True).wait_for()
     page.evaluate("() => (window.isSamePage = true)")
     name = named()
     number = people.create(ROOT, name=name, max_trials=2).experiment

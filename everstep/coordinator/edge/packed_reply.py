@@ -1,4 +1,4 @@
-"""A long JSON reply, with gzip for those who take it. Packed in a thread: other calls go on meanwhile."""
+"""A long JSON reply, with gzip for those who take it. Packed in a thread, so that no other call waits."""
 
 from __future__ import annotations
 

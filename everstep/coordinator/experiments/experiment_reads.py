@@ -85,7 +85,7 @@ class ExperimentReads:
         )
 
     async def _explained(self, facts: Experiment) -> list[ExplainedCohort]:
-        """Of an experiment that is over: its search, folded once more."""
+        """Of an experiment that is over: its search, folded again."""
         number = facts.number
         if number not in self._rungs:
             events = await self._reader.read(lambda connection: read_events(connection, number, 0))

@@ -35,7 +35,7 @@ class Curve:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Known:
+class _ReadCurves:
     last_event: int = 0
     curves: dict[int, Curve] = field(default_factory=dict)
 
@@ -43,13 +43,13 @@ class _Known:
 class CurveBook:
     def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
-        self._known: OrderedDict[int, _Known] = OrderedDict()  # the one used last at the end
+        self._known: OrderedDict[int, _ReadCurves] = OrderedDict()  # the one used last at the end
         self._reading = asyncio.Lock()
 
     async def read(self, experiment: int) -> tuple[Mapping[int, Curve], int]:
         """By trial, and the last event that they include."""
         async with self._reading:
-            known = self._known.setdefault(experiment, _Known())
+            known = self._known.setdefault(experiment, _ReadCurves())
             self._known.move_to_end(experiment)
             while len(self._known) > _MOST_KEPT:
                 self._known.popitem(last=False)

@@ -232,7 +232,7 @@ def read_events(connection: Connection, experiment: int, after: int, limit: int 
 def read_result_events(
     connection: Connection, experiment: int, after: int
 ) -> list[tuple[int, float, dict[str, Any] | None]]:
-    """Number, time and event of each validation; the last event whatever it is, with None for what is no validation."""
+    """Number, time and event of each validation; then the last event of any kind, as None."""
     columns = SEARCH_EVENTS.c
     query = (
         select(columns.number, columns.time, columns.event)

@@ -4,6 +4,7 @@ import { useLayoutEffect, useMemo } from "preact/hooks";
 import { BestChart } from "./best_chart.js";
 import { CodeFiles } from "./code_files.js";
 import { Names, flatten } from "./configuration.js";
+import { Actions } from "./experiment_actions.js";
 import { ExperimentState } from "./experiment_state.js";
 import { clock, count, duration, number, plural } from "./format.js";
 import { Hyperparameters } from "./hyperparameters.js";
@@ -51,7 +52,7 @@ export function View({ id, tab }) {
   if (!view) return html`<${Waiting} />`;
   return html`<div class=${tab ? "stack part" : "stack"}>
     ${isOver && isHeard.value === false && html`<p class="notice" role="status">The experiment is over. You are seeing the last data received.</p>`}
-    <${Head} view=${view} />
+    <${Head} view=${view} onChange=${() => state.view.renew()} />
     <nav class="views" aria-label="Views of the experiment">${Object.entries(TITLES).map(
       ([name, title]) => html`<a key=${name} href=${address(Object.fromEntries(KEPT.map((each) => [each, query.value.get(each)])), experimentAddress(id, name))} aria-current=${name === tab ? "page" : undefined}>${title}</a>`,
     )}</nav>
@@ -59,8 +60,8 @@ export function View({ id, tab }) {
   </div>`;
 }
 
-/** @param {{view: ExperimentView}} props */
-function Head({ view }) {
+/** @param {{view: ExperimentView, onChange: () => void}} props */
+function Head({ view, onChange }) {
   const { experiment, name, best, num_trials: trials, scheduling } = view;
   const end = view.ended_at ?? Date.now() / 1000;
   const total = Object.values(trials).reduce((sum, each) => sum + each, 0);
@@ -78,7 +79,8 @@ function Head({ view }) {
   const percent = Math.floor(share * 100);
   return html`<div class="head"><h1>${name || `Experiment ${experiment}`}</h1><${StateWord} state=${view.state} />
       ${name && html`<span class="quiet">Experiment ${experiment}</span>`}${view.is_archived && html`<span class="state">archived</span>`}
-      ${view.labels.map((each) => html`<span key=${each} class="label">${each}</span>`)}</div>
+      ${view.labels.map((each) => html`<span key=${each} class="label">${each}</span>`)}
+      <span class="end"><${Actions} view=${view} onChange=${onChange} /></span></div>
     <p class="quiet" id="reason" aria-live="polite">${view.reason}</p>
     <div class="progress" role="progressbar" aria-label="Progress of the search" aria-valuenow=${percent} aria-valuemin="0" aria-valuemax="100"><div style=${{ width: `${share * 100}%` }}></div><span>${percent}%</span></div>
     <dl class="facts">${facts.map(([title, value]) => html`<div key=${title}><dt>${title}</dt><dd>${value}</dd></div>`)}

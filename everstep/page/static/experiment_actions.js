@@ -8,29 +8,7 @@ import { html } from "./html.js";
 import { experimentAddress, go } from "./route.js";
 import { labelsOf } from "./written.js";
 
-/**
- * @typedef {object} View  `ExperimentView` of the protocol
- * @property {number} experiment
- * @property {string} name
- * @property {string} description
- * @property {string} state
- * @property {string} reason
- * @property {string} owner
- * @property {string[]} labels
- * @property {boolean} is_archived
- * @property {string} searcher
- * @property {string} metric
- * @property {string} unit
- * @property {number} progress
- * @property {Record<string, number>} num_trials
- * @property {number} num_slots
- * @property {{trial: number, metric: number, length: number} | null} best
- * @property {number} created_at
- * @property {number | null} started_at
- * @property {number | null} ended_at
- * @property {number} last_event
- * @property {{pool: string, priority: number, weight: number, max_slots: number}} scheduling
- */
+/** @typedef {import("./experiment_state.js").View} View */
 /** @typedef {{name: string, title: string, states: string[], isArchived?: boolean, asks?: string}} Action */
 
 export const ENDED = ["COMPLETED", "CANCELED", "ERROR"];
@@ -93,15 +71,13 @@ export function Actions({ view, onChange }) {
   };
   const tried = (/** @type {string} */ action) => run(action).catch((error) => setProblem(error.message));
   const close = () => setOpen("");
+  const mine = isMine ? possible([view]) : [];
   return html`<span class="buttons" role="group" aria-label="Actions">
-    ${isMine && possible([view]).map((each) =>
-      each.asks
-        ? html`<${AskingButton} key=${each.name} label=${each.title} title=${`${each.title} experiment ${view.experiment}?`} verb=${each.title} act=${() => run(each.name)}>${each.asks}<//>`
-        : html`<button key=${each.name} onClick=${() => tried(each.name)}>${each.title}</button>`,
-    )}
+    ${mine.filter((each) => !each.asks).map((each) => html`<button key=${each.name} onClick=${() => tried(each.name)}>${each.title}</button>`)}
     <button onClick=${() => setOpen("fork")}>Fork</button>
     ${isOver && html`<button onClick=${() => setOpen("continue")}>Continue</button>`}
     ${isMine && html`<button onClick=${() => setOpen("edit")}>Edit</button>`}
+    ${mine.filter((each) => each.asks).map((each) => html`<${AskingButton} key=${each.name} label=${each.title} title=${`${each.title} experiment ${view.experiment}?`} verb=${each.title} act=${() => run(each.name)}>${each.asks}<//>`)}
     ${problem && html`<span class="notice bad" role="alert">${problem}</span>`}
     ${open === "edit" && html`<${EditDialog} view=${view} onChange=${onChange} onClose=${close} />`}
     ${(open === "fork" || open === "continue") && html`<${ForkDialog} view=${view} isContinued=${open === "continue"} onClose=${close} />`}
@@ -116,9 +92,11 @@ export function ManyActions({ views, onDone }) {
   const numbers = views.map((each) => each.experiment);
   const run = (/** @type {string} */ action) => actOnAll(numbers, action).finally(onDone);
   const tried = (/** @type {string} */ action) => run(action).then(() => setProblem(""), (error) => setProblem(error.message));
+  const all = possible(views);
   const which = numbers.length === 1 ? `experiment ${numbers[0]}` : `${numbers.length} experiments`;
   return html`<span class="buttons" role="group" aria-label="Actions for the selected experiments">
-    ${possible(views).map((each) =>
+    ${!all.length && html`<span class="quiet">No action fits all of them</span>`}
+    ${all.map((each) =>
       each.asks
         ? html`<${AskingButton} key=${each.name} label=${each.title} title=${`${each.title} ${which}?`} verb=${each.title} act=${() => run(each.name)}>${each.asks}<//>`
         : html`<button key=${each.name} onClick=${() => tried(each.name)}>${each.title}</button>`,
@@ -153,16 +131,17 @@ function ForkDialog({ view, isContinued, onClose }) {
   useEffect(() => {
     get(`/v1/experiments/${view.experiment}/config`).then(setConfig, (error) => setProblem(error.message));
   }, [view.experiment]);
-  const save = async (/** @type {Record<string, string>} */ { written, is_paused }) => {
+  const save = async (/** @type {Record<string, string>} */ { written = "", is_paused }) => {
+    if (!config) throw new Error("The file of the experiment is not here yet.");
     const made = await send("POST", `/v1/experiments/${view.experiment}/fork`, { request, written, is_continued: isContinued, is_paused: Boolean(is_paused) });
     go({}, { path: experimentAddress(made.experiment) });
   };
   const title = `${isContinued ? "Continue" : "Fork"} experiment ${view.experiment}`;
-  const file = config && (config.written || JSON.stringify(config.config, null, 2));
+  const hasFile = config && (config.written || Object.keys(config.config).length > 0);
   return html`<${FormDialog} title=${title} verb="Create" save=${save} onClose=${onClose}>
-    <p class="quiet">${isContinued ? "A new experiment, whose trials start with the weights of the best trial." : "A new experiment with the same code."} Change its file here.</p>
+    <p class="quiet">${isContinued ? "A new experiment, whose trials start with the weights of the best trial." : "A new experiment with the same code."} ${hasFile ? "Change its file here." : config && "It was created without a file, so there is nothing to change."}</p>
     ${problem && html`<p class="notice bad" role="alert">${problem}</p>`}
-    ${file === null ? html`<p class="quiet" role="status">Loading the file</p>` : html`<label>File <textarea class="mono" name="written" rows="18" spellcheck="false" wrap="off">${file}</textarea></label>`}
+    ${hasFile && html`<label>File <textarea class="mono" name="written" rows="18" spellcheck="false" wrap="off">${config.written || JSON.stringify(config.config, null, 2)}</textarea></label>`}
     <label class="check"><input type="checkbox" name="is_paused" value="1" /> Create it paused</label>
   <//>`;
 }

@@ -8,7 +8,7 @@ import { StateWord } from "./states.js";
 import { Labels } from "./written.js";
 import { text } from "./configuration.js";
 
-/** @typedef {import("./experiment_actions.js").View & {values?: Record<string, unknown>}} Row */
+/** @typedef {import("./experiment_state.js").View & {values?: Record<string, unknown>}} Row */
 /** @typedef {{name: string, title: string, isNumber?: boolean, isOptional?: boolean, isFixed?: boolean, show: (row: Row) => any}} Column  isFixed: cannot be sorted by */
 
 const METRIC = "metric:";

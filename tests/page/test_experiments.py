@@ -129,7 +129,7 @@ def test_columns_sorting_and_filters_are_in_the_address(view: Window, people: Pe
         rates[f"{label}-{i}"] = toy.trials()[0].hparams["lr"]
         toy.close()
     page = view.open("/experiments")
-    page.get_by_label("Label").select_option(label)
+    page.get_by_role("combobox", name="Label").select_option(label)
     page.get_by_text("Columns").click()
     page.get_by_role("checkbox", name="lr", exact=True).check()
     page.get_by_text("Columns").click()
@@ -148,7 +148,7 @@ def test_columns_sorting_and_filters_are_in_the_address(view: Window, people: Pe
     row_of(again, wanted[0]).wait_for()
     assert [re.findall(rf"{label}-\d", each)[0] for each in again.locator("tbody tr").all_inner_texts()] == wanted
 
-    again.get_by_label("State").select_option("paused")
+    again.get_by_role("combobox", name="State").select_option("paused")
     again.get_by_role("heading", name="No experiment matches").wait_for()
     again.get_by_role("link", name="show all experiments").click()
     row_of(again, wanted[0]).wait_for()

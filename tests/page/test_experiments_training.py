@@ -10,6 +10,7 @@ import pytest
 
 from everstep import wire
 from everstep.wire.tokens import USER
+from lab.command import until
 from lab.experiment_stage import ADAPTIVE, ExperimentStage, number_of
 from lab.page_window import chromium, serious_findings, window
 
@@ -38,6 +39,7 @@ def test_an_adaptive_search_is_watched_to_its_end_without_a_reload(browser: Any,
             page.get_by_role("button", name="Activate").click()
             row.get_by_text("ACTIVE").wait_for()
             stage.let_on()
+            until(lambda: stage.view(1).state == "COMPLETED", stage.whole_story)
             row.get_by_text("COMPLETED").wait_for()
             row.get_by_text("100%").wait_for()
             assert page.evaluate("() => window.isSamePage") and serious_findings(page) == []

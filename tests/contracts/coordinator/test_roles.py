@@ -72,6 +72,8 @@ def test_each_role_does_its_own_part(guarded):
         ("read-only:rrrr", READ_ONLY, lambda c: c.search_operations(1, post(1)), WORKER_OR_USER),
         ("worker:wwww", WORKER, lambda c: c.act(1, wire.ExperimentAction(action="kill")), USER),
         ("worker:wwww", WORKER, lambda c: c.change(1, wire.ExperimentChange(name="mine")), USER),
+        ("read-only:rrrr", READ_ONLY, lambda c: c.fork(1, wire.ExperimentFork(request="r")), USER),
+        ("worker:wwww", WORKER, lambda c: c.fork(1, wire.ExperimentFork(request="r")), USER),
         ("worker:wwww", WORKER, lambda c: c.kill_trial(1, 1), USER),
         ("worker:wwww", WORKER, lambda c: c.verify_trial(1, 1, wire.VerifyRequest(request="r")), USER),
     ],

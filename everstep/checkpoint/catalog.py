@@ -1,7 +1,7 @@
 """Find the checkpoints of a storage, check whether they are whole, and delete those that are not kept.
 
-A checkpoint with a mark (`keep_mark`) stays. It is looked for after the checkpoint was hidden: whoever marks it then
-finds it missing, or it comes back.
+A checkpoint with a mark (`keep_mark`) stays. The mark is looked up again after the checkpoint was hidden: one that
+comes meanwhile brings the checkpoint back, and one that comes later finds it missing.
 
 `find` reads manifests and sizes; `verify` reads everything and names each damaged block.
 Runs without torch."""

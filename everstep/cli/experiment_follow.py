@@ -25,7 +25,7 @@ from everstep.cli.printable import printable
 from everstep.errors import Refused
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
-from everstep.jobs.trial_log import trial_lines
+from everstep.jobs.trial_log import TrialLines, trial_lines
 from everstep.pool.local_service import agent_problem
 from everstep.wire.experiments import ACTIVE, COMPLETED, ENDED, ERROR, PAUSED
 from everstep.wire.pool import DEFAULT_POOL
@@ -116,7 +116,7 @@ def _print_failure(link: CoordinatorLink, facts: ExperimentFacts) -> None:
     if failed is None:
         return
     click.echo(f"trial {failed.trial} failed: {printable(failed.reason)}")
-    for line in trial_lines(link, failed.experiment, failed.trial, tail=_LAST_LINES):
+    for line in trial_lines(link, failed.experiment, failed.trial, TrialLines(tail=_LAST_LINES)):
         click.echo(f"  {shown_line(line, is_one=True, has_time=False)}")
     click.echo(f"for all of its output: everstep e logs {failed.experiment} --trial {failed.trial}")
 

@@ -22,7 +22,7 @@ from everstep.checkpoint.download import DESCRIPTION, description, fetch_state
 from everstep.errors import UNKNOWN, EverstepError, NoCheckpoint, Refused
 from everstep.experimental.enums import CheckpointState, DownloadMode
 from everstep.experimental.session import CURRENT
-from everstep.experimental.shown_tables import Facts, Shown, ShownList, named, time_of
+from everstep.experimental.shown_tables import Facts, ShownList, ShownObject, named, time_of
 from everstep.jobs import models
 from everstep.jobs.coordinator_link import PATIENCE_S
 from everstep.jobs.find_checkpoint import find_at, find_in_jobs
@@ -47,7 +47,7 @@ class CheckpointTraining:
     validation_metrics: dict[str, Any]
 
 
-class CheckpointPath(str, Shown):
+class CheckpointPath(str, ShownObject):
     """The path of a local folder with `code/` and `checkpoint.json`, and which checkpoint it belongs to."""
 
     uuid: str

@@ -12,14 +12,14 @@ from everstep.errors import UsageError
 from everstep.experimental.checkpoint import CheckpointPath, reachable
 from everstep.experimental.enums import CheckpointSortBy, ExperimentState, OrderBy, TrialSortBy
 from everstep.experimental.ordering import ordered, ordered_checkpoints
-from everstep.experimental.shown_tables import Facts, Shown, ShownList, time_of
+from everstep.experimental.shown_tables import Facts, ShownList, ShownObject, time_of
 from everstep.experimental.trial import ClientTrial, top_of
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.wire.experiments import ENDED
 
 
-class ClientExperiment(Shown):
+class ClientExperiment(ShownObject):
     def __init__(self, link: CoordinatorLink, view: wire.ExperimentView) -> None:
         self._link, self.view = link, view
         self._config: dict[str, Any] | None = None

@@ -8,12 +8,12 @@ from typing import Any
 from everstep import wire
 from everstep.experimental.checkpoint import CheckpointPath, get_checkpoint
 from everstep.experimental.enums import OrderBy
-from everstep.experimental.shown_tables import Facts, Shown, ShownList, named, time_of
+from everstep.experimental.shown_tables import Facts, ShownList, ShownObject, named, time_of
 from everstep.jobs import models
 from everstep.jobs.coordinator_link import CoordinatorLink
 
 
-class ClientModelVersion(Shown):
+class ClientModelVersion(ShownObject):
     def __init__(self, link: CoordinatorLink, view: wire.ModelVersionView) -> None:
         self._link, self.view = link, view
 
@@ -108,7 +108,7 @@ class ClientModelVersion(Shown):
         self._link(lambda coordinator: coordinator.delete_version(str(self.model_id), self.model_version))
 
 
-class ClientModel(Shown):
+class ClientModel(ShownObject):
     def __init__(self, link: CoordinatorLink, view: wire.ModelView) -> None:
         self._link, self.view = link, view
 

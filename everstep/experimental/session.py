@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep import env
-from everstep.experimental.shown_tables import Facts, Shown
+from everstep.experimental.shown_tables import Facts, ShownObject
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.jobs.tokens import find_token
 from everstep.wire.tokens import parse_tokens
@@ -16,7 +16,7 @@ log = logging.getLogger("everstep")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClientUser(Shown):
+class ClientUser(ShownObject):
     username: str  # empty: a token without a name
     is_admin: bool
 

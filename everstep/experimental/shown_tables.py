@@ -13,8 +13,8 @@ _MOST_CHARS = 400  # of a cell
 Facts = Sequence[tuple[str, object]]
 
 
-class Shown:
-    """An object with a name of its kind, and its facts. The first ones tell it from others."""
+class ShownObject:
+    """An object with a name of its kind, and its facts. The first ones distinguish it from others."""
 
     def facts(self) -> Facts:
         raise NotImplementedError

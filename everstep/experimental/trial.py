@@ -13,7 +13,7 @@ from everstep.errors import NoCheckpoint
 from everstep.experimental.checkpoint import CheckpointPath, get_checkpoint, reachable
 from everstep.experimental.enums import CheckpointSortBy, LogLevel, OrderBy, TrialState
 from everstep.experimental.ordering import ordered_checkpoints
-from everstep.experimental.shown_tables import Facts, Shown, ShownList, named
+from everstep.experimental.shown_tables import Facts, ShownList, ShownObject, named
 from everstep.jobs import experiments
 from everstep.jobs.coordinator_link import CoordinatorLink
 from everstep.jobs.trial_log import TrialLines, trial_lines
@@ -38,7 +38,7 @@ class TrialMetrics:
         return self.steps_completed
 
 
-class ClientTrial(Shown):
+class ClientTrial(ShownObject):
     def __init__(self, link: CoordinatorLink, view: wire.TrialView) -> None:
         self._link, self.view = link, view
 

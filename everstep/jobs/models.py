@@ -85,9 +85,9 @@ def relabel_model(link: CoordinatorLink, model: str, label: str, *, is_wanted: b
     return change_model(link, model, wire.ModelChange(labels=labels))
 
 
-def register(link: CoordinatorLink, model: str, checkpoint: str, **told: Any) -> wire.ModelVersionView:
-    """`told`: fields of the new version."""
-    new = wire.NewVersion(checkpoint=checkpoint, **told)
+def register(link: CoordinatorLink, model: str, checkpoint: str, **given: Any) -> wire.ModelVersionView:
+    """`given`: fields of the new version."""
+    new = wire.NewVersion(checkpoint=checkpoint, **given)
     return link(lambda coordinator: coordinator.register_version(model, new))
 
 

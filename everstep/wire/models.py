@@ -28,7 +28,7 @@ def name_problem(name: str) -> str:
     if not name or name != name.strip() or not name.isprintable():
         return "a model's name has visible characters, without spaces around them"
     if name.isdecimal() or "/" in name or name in _NAMELESS:
-        return f"a model's name is no number and has no slash: {name!r}"
+        return f"a model's name cannot be a number or contain a slash: {name!r}"
     return ""
 
 

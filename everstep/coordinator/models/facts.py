@@ -12,7 +12,7 @@ from everstep.wire.models import MAX_METADATA_BYTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
+class RegisteredModel:
     number: int
     request: str
     name: str
@@ -43,7 +43,7 @@ class ModelVersion:
     changed_at: float
 
 
-def changed_model(model: Model, message: wire.ModelChange, now: float) -> Model:
+def changed_model(model: RegisteredModel, message: wire.ModelChange, now: float) -> RegisteredModel:
     texts = {name: getattr(message, name) for name in ("name", "description", "notes", "is_archived")}
     given = {name: value for name, value in texts.items() if value is not None}
     return replace(

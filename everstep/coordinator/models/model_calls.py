@@ -1,7 +1,7 @@
 """User calls about models: create, look, change, and register checkpoints as their versions.
 
-What is registered is kept, in two ways: the sweep of its experiment leaves it out, and a mark beside its files tells
-the jobs that save there. The mark comes first. The version is only written if the checkpoint is there after that."""
+A registered checkpoint is kept in two ways: the sweep of its experiment leaves it out, and the jobs that save there
+obey a mark beside its files. The mark comes first; the version is only written if the checkpoint is there after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from everstep.coordinator.experiments.checkpoint_records import CheckpointRecord
 from everstep.coordinator.experiments.experiments import Experiments
 from everstep.coordinator.experiments.facts import CheckpointRecord
 from everstep.coordinator.experiments.owners import check_owner
-from everstep.coordinator.models.facts import Model, ModelVersion, changed_model, changed_version, distinct
+from everstep.coordinator.models.facts import ModelVersion, RegisteredModel, changed_model, changed_version, distinct
 from everstep.coordinator.models.kept_files import Marking, mark, unmark
 from everstep.coordinator.store.experiment_rows import note_unswept, read_checkpoint
 from everstep.coordinator.store.model_rows import (
@@ -53,12 +53,12 @@ class ModelCalls:
     # --- models
 
     async def create(self, new: wire.NewModel, caller: Token) -> wire.ModelView:
-        def write(connection: Connection) -> Model:
+        def write(connection: Connection) -> RegisteredModel:
             if (known := read_model_request(connection, new.request)) is not None:
                 return _there(known, known.name)
             _check_free(connection, new.name, 0)
             now = time.time()
-            model = Model(
+            model = RegisteredModel(
                 number=next_model_number(connection),
                 request=new.request,
                 name=new.name,
@@ -100,7 +100,7 @@ class ModelCalls:
         return await self._view(await self._find(named))
 
     async def change(self, named: str, message: wire.ModelChange, caller: Token) -> wire.ModelView:
-        def write(connection: Connection) -> Model:
+        def write(connection: Connection) -> RegisteredModel:
             model = _changeable(connection, named, caller)
             if message.name is not None:
                 _check_free(connection, message.name, model.number)
@@ -138,7 +138,7 @@ class ModelCalls:
                 raise
         return await self._version_view(version)
 
-    async def _mark(self, checkpoint: CheckpointRecord, model: Model) -> None:
+    async def _mark(self, checkpoint: CheckpointRecord, model: RegisteredModel) -> None:
         how = await asyncio.to_thread(mark, checkpoint, f"registered as a version of model {model.name}")
         if how is Marking.GONE:
             text = f"checkpoint {checkpoint.uuid} is no longer in {checkpoint.uri}; choose another"
@@ -231,17 +231,17 @@ class ModelCalls:
 
     # --- finding
 
-    async def _find(self, named: str) -> Model:
+    async def _find(self, named: str) -> RegisteredModel:
         return _there(await self._reader.read(lambda connection: read_model(connection, named)), named)
 
-    async def _view(self, model: Model) -> wire.ModelView:
+    async def _view(self, model: RegisteredModel) -> wire.ModelView:
         return _model_view(model, await self._reader.read(lambda it: count_versions(it, model.number)))
 
     async def _version_view(self, version: ModelVersion) -> wire.ModelVersionView:
         (view,) = await self._version_views(await self._find(str(version.model)), [version])
         return view
 
-    async def _version_views(self, model: Model, versions: list[ModelVersion]) -> list[wire.ModelVersionView]:
+    async def _version_views(self, model: RegisteredModel, versions: list[ModelVersion]) -> list[wire.ModelVersionView]:
         saved = await self._checkpoints.views([each.checkpoint for each in versions])
         return [
             wire.ModelVersionView(
@@ -262,13 +262,13 @@ class ModelCalls:
         ]
 
 
-def _changeable(connection: Connection, named: str, caller: Token) -> Model:
+def _changeable(connection: Connection, named: str, caller: Token) -> RegisteredModel:
     model = _there(read_model(connection, named), named)
     _check_owner(model, caller)
     return model
 
 
-def _check_owner(model: Model, caller: Token) -> None:
+def _check_owner(model: RegisteredModel, caller: Token) -> None:
     check_owner(f"model {model.name}", model.owner, caller, code="model-of-another")
 
 
@@ -280,14 +280,14 @@ def _check_free(connection: Connection, name: str, number: int) -> None:
         raise Refused(text, status=CONFLICT, code="model-exists")
 
 
-def _there(model: Model | None, named: str) -> Model:
+def _there(model: RegisteredModel | None, named: str) -> RegisteredModel:
     if model is None or model.is_deleted:
         text = f"there is no model {named[:64]!r}; everstep model list shows all"
         raise Refused(text, status=UNKNOWN, code="model-unknown")
     return model
 
 
-def _no_version(model: Model, number: int) -> Refused:
+def _no_version(model: RegisteredModel, number: int) -> Refused:
     text = f"model {model.name} has no version {number}; the newest was number {model.last_version}"
     return Refused(text, status=UNKNOWN, code="model-version-unknown")
 
@@ -300,12 +300,12 @@ def _freed(connection: Connection, uuids: list[str]) -> list[CheckpointRecord]:
     return found
 
 
-def _mentions(model: Model, search: str) -> bool:
+def _mentions(model: RegisteredModel, search: str) -> bool:
     texts = (str(model.number), model.name, model.description, *model.labels)
     return any(search.casefold() in each.casefold() for each in texts)
 
 
-def _model_view(model: Model, num_versions: int) -> wire.ModelView:
+def _model_view(model: RegisteredModel, num_versions: int) -> wire.ModelView:
     return wire.ModelView(
         model=model.number,
         name=model.name,

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, func, select
 
 from everstep import wire
-from everstep.coordinator.models.facts import Model, ModelVersion
+from everstep.coordinator.models.facts import ModelVersion, RegisteredModel
 from everstep.coordinator.store.tables import CHECKPOINT_NOTES, CHECKPOINTS, MODEL_VERSIONS, MODELS
 from everstep.storage.database import upsert
 from everstep.wire.bounds import MAX_INT
@@ -18,7 +18,7 @@ from everstep.wire.bounds import MAX_INT
 _MOST_KEYS = 500  # in one query
 
 
-def read_model(connection: Connection, named: str) -> Model | None:
+def read_model(connection: Connection, named: str) -> RegisteredModel | None:
     """By its ID or its name."""
     columns, is_id = MODELS.c, named.isdecimal()
     if is_id and int(named) > MAX_INT:  # a database has no room for it
@@ -28,13 +28,13 @@ def read_model(connection: Connection, named: str) -> Model | None:
     return found[0] if found else None
 
 
-def read_model_request(connection: Connection, request: str) -> Model | None:
+def read_model_request(connection: Connection, request: str) -> RegisteredModel | None:
     """The model that this request created, even if it was deleted."""
     found = _models(connection, MODELS.c.request == request)
     return found[0] if found else None
 
 
-def read_all_models(connection: Connection) -> list[tuple[Model, int]]:
+def read_all_models(connection: Connection) -> list[tuple[RegisteredModel, int]]:
     """With the number of their versions."""
     counted = select(MODEL_VERSIONS.c.model, func.count()).group_by(MODEL_VERSIONS.c.model)
     num_versions = {row[0]: row[1] for row in connection.execute(counted)}
@@ -50,7 +50,7 @@ def next_model_number(connection: Connection) -> int:
     return (connection.scalar(select(func.max(MODELS.c.number))) or 0) + 1
 
 
-def write_model(connection: Connection, model: Model) -> None:
+def write_model(connection: Connection, model: RegisteredModel) -> None:
     upsert(connection, MODELS, [_plain(model)])
 
 
@@ -83,7 +83,7 @@ def write_version(connection: Connection, version: ModelVersion) -> None:
 
 
 def drop_versions(connection: Connection, model: int, number: int | None = None) -> list[str]:
-    """All versions of a model, or this one. The UUIDs of checkpoints that are no version of any model then."""
+    """All versions of a model, or this one. The UUIDs of checkpoints that then are no longer a version of any model."""
     columns = MODEL_VERSIONS.c
     is_it = columns.model == model if number is None else (columns.model == model) & (columns.number == number)
     uuids = list(connection.scalars(select(columns.checkpoint).where(is_it)))
@@ -136,16 +136,16 @@ def _pieces(uuids: Sequence[str]) -> list[Sequence[str]]:
     return [uuids[start : start + _MOST_KEYS] for start in range(0, len(uuids), _MOST_KEYS)]
 
 
-def _models(connection: Connection, where: Any) -> list[Model]:
+def _models(connection: Connection, where: Any) -> list[RegisteredModel]:
     rows = _decoded(connection, MODELS, select(MODELS).where(where).order_by(MODELS.c.number))
-    return [Model(**{**row, "labels": tuple(row["labels"])}) for row in rows]
+    return [RegisteredModel(**{**row, "labels": tuple(row["labels"])}) for row in rows]
 
 
 def _version(row: dict[str, Any]) -> ModelVersion:
     return ModelVersion(**{**row, "labels": tuple(row["labels"])})
 
 
-def _plain(value: Model | ModelVersion) -> dict[str, Any]:
+def _plain(value: RegisteredModel | ModelVersion) -> dict[str, Any]:
     row = {name: getattr(value, name) for name in value.__dataclass_fields__}
     return {**row, "labels": list(value.labels), "metadata": dict(value.metadata)}
 

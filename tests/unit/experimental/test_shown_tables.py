@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from everstep.experimental.shown_tables import MOST_ROWS, Facts, Shown, ShownList
+from everstep.experimental.shown_tables import MOST_ROWS, Facts, ShownList, ShownObject
 
 HOSTILE = "<script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
 
 
-class Thing(Shown):
+class Thing(ShownObject):
     def __init__(self, **facts: Any) -> None:
         self._facts = facts
 

@@ -164,7 +164,7 @@ def test_tokens_are_not_shown_by_accident():
 def test_users_create_and_stop_both_search_readers_look_and_workers_do_the_rest():
     by_role = {role: {each.name for each in OPERATIONS if each.role == role} for role in NEEDED}
     of_pools = {"change_agents", "report_nodes"}
-    assert by_role[USER] == {"create_job", "stop", "act", "change", "kill_trial", "verify_trial", *of_pools}
+    assert by_role[USER] == {"create_job", "stop", "act", "change", "fork", "kill_trial", "verify_trial", *of_pools}
     assert by_role[WORKER_OR_USER] == {"upload_code", "create_experiment", "search_state", "search_operations"}
     looks = {each.name for each in OPERATIONS if each.method == "GET"}
     assert by_role[READ_ONLY] == looks - {"code", "search_state"} | {"page_code"}

@@ -164,7 +164,10 @@ def test_tokens_are_not_shown_by_accident():
 def test_users_create_and_stop_both_search_readers_look_and_workers_do_the_rest():
     by_role = {role: {each.name for each in OPERATIONS if each.role == role} for role in NEEDED}
     of_pools = {"change_agents", "report_nodes"}
-    assert by_role[USER] == {"create_job", "stop", "act", "change", "fork", "kill_trial", "verify_trial", *of_pools}
+    of_models = {"create_model", "change_model", "delete_model", "register_version", "change_version", "delete_version"}
+    of_others = {"change_checkpoint", "remove_files", "set_template", "delete_template", *of_pools}
+    of_experiments = {"act", "change", "fork", "kill_trial", "verify_trial"}
+    assert by_role[USER] == {"create_job", "stop", *of_experiments, *of_models, *of_others}
     assert by_role[WORKER_OR_USER] == {"upload_code", "create_experiment", "search_state", "search_operations"}
     looks = {each.name for each in OPERATIONS if each.method == "GET"}
     assert by_role[READ_ONLY] == looks - {"code", "search_state"} | {"page_code"}

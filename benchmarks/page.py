@@ -7,9 +7,9 @@ TensorBoard and MLflow with the same points where `make peers` has them. `mark_s
 training to its row in the table under the plots, median of 5. Two experiments, of 10,000 and of 1,000 trials over six
 hyperparameters, are in the store: `sort_trials_s` is from the click on a column's head to the sorted rows, `parallel_s`
 from the click on “Hyperparameters” to the frame in which all 1,000 lines are drawn. The processor's share is that of
-all processes of the browser, less what they take with an empty page. The heap is read after a forced collection: once it has settled, and
-again after the given minutes at 10 times the rate. Prints a table; the last line is JSON, with null for peers that are
-not installed.
+all processes of the browser, less what they take with an empty page. The heap is read after a forced collection: once
+it has settled, and again after the given minutes at 10 times the rate. Prints a table; the last line is JSON, with null
+for peers that are not installed.
 
 Goals: `first_kb` 100; `first_paint_s` 0.3; `sort_10000_s` 0.2; `sort_trials_s` 0.2; `parallel_s` 0.3;
 `plot_1e6_s` 0.15; `zoom_s` 0.1; `mark_s` 2; `live_100_curves_core` 0.1; `heap_growth_mb` 5 in 10 minutes.

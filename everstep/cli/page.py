@@ -24,7 +24,7 @@ from everstep.launcher import run_record
 from everstep.page.address import EXPERIMENTS, show_page
 from everstep.pool.local_service import connect_local
 from everstep.settings import setting
-from everstep.wire.tokens import READ_ONLY, USER
+from everstep.wire.tokens import READ_ONLY, USER, only_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,8 @@ def page(options: PageOptions) -> None:
     coordinator; without either, the experiments of this machine, until you press Ctrl-C."""
     with _coordinator_of(options) as (coordinator, must_stay):
         if coordinator is not None and answers(coordinator):
-            role = USER if options.may_change else READ_ONLY
             view = EXPERIMENTS if options.id is None and options.coordinator is None else ""
-            _show(address_of_page(coordinator, role, view), options)
+            _show(address_of_page(coordinator, _role(options), view), options)
             if must_stay:
                 say("keep this command running while you use the page; press Ctrl-C to stop")
                 with suppress(KeyboardInterrupt):
@@ -71,6 +70,11 @@ def page(options: PageOptions) -> None:
             serve_record(record, options.port, lambda address: _show(address, options))
 
 
+def _role(options: PageOptions) -> str:
+    """Of the session."""
+    return USER if options.may_change else READ_ONLY
+
+
 def _show(address: str, options: PageOptions) -> None:
     show_page(say, address, is_opened=not options.no_browser)
 
@@ -80,11 +84,11 @@ def _coordinator_of(options: PageOptions) -> Iterator[tuple[Coordinator | None, 
     """None: the job is over. And whether its address works only as long as this is open."""
     if options.id is None and options.coordinator is None:
         url, token_file = connect_local(say)  # the service stays while this command runs
-        with closing(Coordinator(url, env.read_token(token_file), "")) as coordinator:
+        with closing(Coordinator(url, only_for(env.read_token(token_file), _role(options)), "")) as coordinator:
             yield coordinator, True
         return
     if options.coordinator is not None:
-        token = find_token(options.token_file)
+        token = only_for(find_token(options.token_file), _role(options))
         with closing(Coordinator(options.coordinator, token, options.id or "")) as coordinator:
             yield coordinator, False
         return

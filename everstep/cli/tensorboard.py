@@ -60,7 +60,7 @@ def start(options: TensorBoardOptions) -> int:
     """Show experiments and trials in TensorBoard until you press Ctrl-C; running trials are kept up to date.
 
     A trial's own event files are shown if they are still on this machine, beside its checkpoints. Otherwise they are
-    written anew from the metrics that the coordinator has."""
+    written again from the metrics that the coordinator has."""
     from everstep.jobs.board_events import check_installed  # late: TensorBoard is slow to import
     from everstep.jobs.board_folder import BoardFolder
     from everstep.jobs.board_process import REFRESH_S

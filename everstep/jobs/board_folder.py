@@ -1,7 +1,7 @@
 """The folder that TensorBoard shows: experiment_12/trial_7 for each trial, brought up to date while trials run.
 
 A trial's own event files, which are beside its checkpoints, are linked. Where they are gone, or on another machine,
-they are written anew from the series that the coordinator has. Either way, its hyperparameters are added."""
+they are written again from the series that the coordinator has. Either way, its hyperparameters are added."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _write_on(coordinator: Coordinator, shown: _ShownTrial) -> None:
     except _Replaced:
         shown.writer.start_over()
         shown.series.clear()
-        with suppress(_Replaced):  # once more, just now: the next look finds it
+        with suppress(_Replaced):  # replaced again, just now: the next look finds it
             _write_new(coordinator, shown)
 
 

@@ -41,7 +41,7 @@ def tensorboard(folder: Path, scratch: Path, port: int, title: str) -> Iterator[
             child = Child.start(command, output=writing, env={**env.everything(), "TMPDIR": str(scratch)})
         finally:
             os.close(writing)
-        said = _Said(pipe)
+        said = _ShownLines(pipe)
         with child:
             try:
                 yield child, said.url()
@@ -57,7 +57,7 @@ def main() -> None:
     run_main()
 
 
-class _Said:
+class _ShownLines:
     """What it prints: read to the end, so that it never waits for us."""
 
     def __init__(self, pipe: Iterator[bytes]) -> None:

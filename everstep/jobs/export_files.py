@@ -141,7 +141,7 @@ def _checkpoint_rows(found: Iterable[ExportedExperiment]) -> Iterator[tuple[Any,
 # --- files ---
 
 
-class _Rows(Protocol):
+class _RowWriter(Protocol):
     def write(self, row: _Row) -> None: ...
 
 
@@ -165,7 +165,7 @@ class _JsonLines:
 
 
 @contextmanager
-def _table(path: Path, form: str, columns: Sequence[str]) -> Iterator[_Rows]:
+def _table(path: Path, form: str, columns: Sequence[str]) -> Iterator[_RowWriter]:
     with private_file.replacing(path, mode=_OF_EVERYONE, is_durable=True) as file:
         text = io.TextIOWrapper(file, "utf-8", newline="")
         try:
@@ -174,6 +174,6 @@ def _table(path: Path, form: str, columns: Sequence[str]) -> Iterator[_Rows]:
             text.detach()  # flushed
 
 
-def _write(file: _Rows, rows: Iterable[_Row]) -> None:
+def _write(file: _RowWriter, rows: Iterable[_Row]) -> None:
     for row in rows:
         file.write(row)

@@ -101,6 +101,13 @@ def choose(tokens: Iterable[Token], role: str) -> Token | None:
     return min(able, key=lambda token: _LEAST_FIRST.index(token.role), default=None)
 
 
+def only_for(text: str, role: str) -> str:
+    """The token of it that a call with this role takes, for calls that need less by themselves; all of it if none may
+    do this: the coordinator then says what is missing."""
+    found = choose(parse_tokens(text), role)
+    return text if found is None else str(found)
+
+
 def only_for_workers(text: str) -> str:
     """What workers are to be given of it: nothing beyond what they need, where there is a choice."""
     tokens = parse_tokens(text)

@@ -209,7 +209,7 @@ def test_an_experiment_is_edited_and_forked_with_a_changed_file(view: Window, pe
     editor.fill(FILE.replace("max_trials: 2", "max_trials: 5"))
     dialog.get_by_label("Create it paused").check()
     dialog.get_by_role("button", name="Create").click()
-    page.wait_for_url(re.compile(r"/experiments/(?!%d$)\d+$" % number))
+    page.wait_for_url(re.compile(rf"/experiments/(?!{number}$)\d+$"))
     fork = int(page.url.rpartition("/")[2])
     with people.as_() as alice:
         made = alice.experiment(fork)

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from everstep import wire
 from everstep.wire.tokens import USER
 from lab.command import until
 from lab.experiment_stage import ADAPTIVE, ExperimentStage, number_of
-from lab.page_window import chromium, serious_findings, window
+from lab.page_window import chromium, new_code, serious_findings, window
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +25,7 @@ def test_an_adaptive_search_is_watched_to_its_end_without_a_reload(browser: Any,
         stage.hold(1, 1)
         command = stage.create(stage.write("watched", ADAPTIVE))
         stage.wait_held(1, 1)
-        with stage.coordinator() as coordinator:
-            code = coordinator.page_code(wire.PageCodeRequest(role=USER)).code
+        code = new_code(stage.url, stage.files.coordinator.token, USER)
         with window(browser, stage.url) as view:
             page = view.open("/experiments", code)
             row = page.get_by_role("row").filter(has_text="watched")

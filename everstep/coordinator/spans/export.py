@@ -97,7 +97,7 @@ class SpanExport:
 
         try:
             return bool(self._exporter.export(converted) == SpanExportResult.SUCCESS)
-        except Exception as error:  # of a library: whatever it is, the coordinator goes on
+        except Exception as error:  # of a library: whatever it is, the coordinator continues
             log.debug("spans were not sent: %s", error)
             return False
 

@@ -1,6 +1,6 @@
 """The spans of one job: its generations, with the regroup that each began with, its checkpoints and validations.
 
-A generation lasts from the closing of the one before, if workers went on from there, to its own closing. Checkpoints
+A generation lasts from the closing of the one before, if workers continued from there, to its own closing. Checkpoints
 and validations have no length: only their ends are known. Pure."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class JobOfSpans:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Generation:
+class _OpenGeneration:
     formed: Mark
     closed_before: Mark | None  # that it regrouped after
     events: list[SpanEvent]
@@ -60,8 +60,8 @@ def root_events(marks: Sequence[Mark]) -> tuple[SpanEvent, ...]:
     return tuple(_event(each) for each in marks if each.kind in (kinds.CREATED, kinds.RESTARTED))
 
 
-def _generations(marks: Sequence[Mark]) -> list[_Generation]:
-    found: list[_Generation] = []
+def _generations(marks: Sequence[Mark]) -> list[_OpenGeneration]:
+    found: list[_OpenGeneration] = []
     closed: Mark | None = None
     waiting: list[SpanEvent] = []  # of workers, while there is no generation
     for mark in marks:
@@ -70,7 +70,7 @@ def _generations(marks: Sequence[Mark]) -> list[_Generation]:
             if now is not None:
                 now.over = mark  # its closing left no mark
             continues = closed is not None and len(mark.joined) < mark.size
-            found.append(_Generation(formed=mark, closed_before=closed if continues else None, events=waiting))
+            found.append(_OpenGeneration(formed=mark, closed_before=closed if continues else None, events=waiting))
             closed, waiting = None, []
         elif mark.kind in _OVER:
             if now is not None:
@@ -81,7 +81,7 @@ def _generations(marks: Sequence[Mark]) -> list[_Generation]:
     return found
 
 
-def _of_generation(of: JobOfSpans, each: _Generation) -> Iterator[TraceSpan]:
+def _of_generation(of: JobOfSpans, each: _OpenGeneration) -> Iterator[TraceSpan]:
     formed, number = each.formed, each.formed.generation
     own = of.ids.of(of.job, "generation", number)
     if each.closed_before is not None:
@@ -124,7 +124,7 @@ def _of_generation(of: JobOfSpans, each: _Generation) -> Iterator[TraceSpan]:
         )
 
 
-def _of_moment(of: JobOfSpans, each: JobMoment, generations: Sequence[_Generation]) -> TraceSpan:
+def _of_moment(of: JobOfSpans, each: JobMoment, generations: Sequence[_OpenGeneration]) -> TraceSpan:
     during = [it for it in generations if it.start <= each.time and (it.over is None or each.time <= it.over.time)]
     named = [it for it in generations if each.generation and it.formed.generation == each.generation]
     found = next(iter(named or during), None)

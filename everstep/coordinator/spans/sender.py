@@ -1,8 +1,9 @@
 """Find the spans that are new, and hand them over to be sent.
 
-Whoever changes something notes its subject, which costs next to nothing. A round reads the subjects that were noted
-from the store, by its reader's thread, and makes their spans; those that were sent before are left out. What was sent
-is kept in the store, after the collector has it: after a restart, little is sent again, and always with the same IDs.
+Code that changes something notes its subject, which costs next to nothing. A round reads the subjects that were noted
+from the store, by its reader's thread, and makes their spans; those that were sent before are left out. The store
+keeps which spans were sent, once the collector has them: after a restart, little is sent again, and always with the
+same IDs.
 Nothing here can end the coordinator, or make it wait."""
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class SpanSender:
         except StoreError as error:  # noted subjects stay noted
             log.debug("spans wait for the store: %s", error)
             self._has_notes.set()
-        except Exception:  # of spans alone: training goes on without them
+        except Exception:  # of spans alone: training continues without them
             log.exception("no spans for %d experiments and jobs", len(self._noted))
             self._noted.clear()
 

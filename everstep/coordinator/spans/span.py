@@ -53,4 +53,4 @@ class SpanIds:
 
     def _number(self, num_bytes: int, *what: object) -> int:
         text = "/".join(map(str, (self.store, self.root, *what)))
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:num_bytes]) or 1  # 0 means none
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:num_bytes], "big") or 1  # 0 means none

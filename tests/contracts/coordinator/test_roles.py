@@ -167,7 +167,7 @@ def test_users_create_and_stop_both_search_readers_look_and_workers_do_the_rest(
     of_hooks = {"create_webhook", "webhooks", "test_webhook", "delete_webhook", "deliveries"}
     of_models = {"create_model", "change_model", "delete_model", "register_version", "change_version", "delete_version"}
     of_others = {"change_checkpoint", "remove_files", "set_template", "delete_template", *of_pools}
-    of_experiments = {"act", "change", "kill_trial", "verify_trial"}
+    of_experiments = {"act", "change", "fork", "kill_trial", "verify_trial"}
     assert by_role[USER] == {"create_job", "stop", *of_experiments, *of_models, *of_others, *of_hooks}
     assert by_role[WORKER_OR_USER] == {"upload_code", "create_experiment", "search_state", "search_operations"}
     looks = {each.name for each in OPERATIONS if each.method == "GET"}

@@ -14,7 +14,7 @@ from everstep import wire
 from everstep.cli.experiment_files import download_to
 from everstep.cli.experiment_link import ExperimentsOptions, link_of
 from everstep.cli.experiment_show import CHECKPOINTS, checkpoint_rows, print_rows, shown_time
-from everstep.cli.experiment_table import flat, shown_value
+from everstep.cli.experiment_table import shown_value
 from everstep.cli.facts_text import print_facts
 from everstep.cli.logs import parse_time, shown_line
 from everstep.cli.options import command, say
@@ -29,6 +29,7 @@ from everstep.jobs.trial_metrics import metric_summaries, trial_metrics
 from everstep.record.log_levels import LEVELS
 from everstep.settings import setting
 from everstep.wire.experiments import COMPLETED
+from everstep.wire.hparams import flat
 
 _METRICS = ("group", "batches", "metric", "value")
 _SUMMARY = ("group", "metric", "last", "min", "max", "count")

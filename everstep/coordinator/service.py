@@ -115,7 +115,7 @@ class Service:
         self.experiment_feed = ExperimentFeed(
             self.stream, self.experiments, held=self.pool.held, pool_view=self.pool_view, queue_view=self.queue_view
         )
-        self.experiments.on_change = self.experiment_feed.note_changed
+        self.experiments.on_change.append(self.experiment_feed.note_changed)
         self.experiment_calls.on_view = self.experiment_feed.note_view
         self.feed.tellers.append(self.experiment_feed.tell)
         self.models = ModelCalls(store, self.experiments, self.checkpoints, self._is_over)
@@ -124,7 +124,8 @@ class Service:
         self.uses = PoolUses(self._reader)
         self.spans = SpanSender(store, self._reader, span_exporter) if span_exporter is not None else None
         if self.spans is not None:
-            self.experiments.on_change, self.checkpoints.on_report = self.spans.note_experiment, self.spans.note
+            self.experiments.on_change.append(self.spans.note_experiment)
+            self.checkpoints.on_report = self.spans.note
         self._ticking = asyncio.create_task(self._clock.tick())
         self._ticking.add_done_callback(die_if_failed)
 

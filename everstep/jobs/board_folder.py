@@ -147,7 +147,8 @@ def _write_series(
     """From the last point that was written on: it must still be there."""
     if known is not None and series.last_step < known.last[0]:
         raise _Replaced
-    last, count, num_later = known and known.last, known.count if known else 0, 0
+    last = known.last if known is not None else None
+    count, num_later = known.count if known is not None else 0, 0
     for number, page in enumerate(series_pages(coordinator, series, known.last[0] if known else 0)):
         points = list(zip(page.first_steps, page.first_times, page.firsts, strict=True))
         if known is not None and number == 0:

@@ -85,7 +85,6 @@ class Experiments:
         self.search_log: Callable[[str], Awaitable[None]] | None = None  # waits until a job's log has been searched
         self.reader, self.jobs, self.now = reader, jobs, now
         self.holder: SlotHolder = NoSlots()
-        self.on_change: Callable[[int, Sequence[str]], None] = lambda _number, _jobs: None  # with its trials' jobs
         self.bell = Bell(turns)  # a group per trial's job, and `events-NUMBER` per experiment
         self._store = store
         self.live: dict[int, LiveExperiment] = {}
@@ -94,7 +93,7 @@ class Experiments:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading_again: set[int] = set()
         self._has_news = asyncio.Event()  # an experiment may end sooner or later than it seemed
-        self.on_change: OnChange = lambda live, trials, event: None  # after each change that was stored
+        self.on_change: list[OnChange] = []  # called after each change that was stored
         self._suggester = Suggester()
         self._reuse = TrialReuse(self)
         self._tokens = TrialTokens(store.trial_secret)
@@ -268,7 +267,8 @@ class Experiments:
                 self.ring_outbox()
         live.last_event += event is not None
         self._adopt(live, after, own.values(), checkpoints, is_event=event is not None)
-        self.on_change(live, own.values(), None if event is None else {**event, "time": now})
+        for told in self.on_change:
+            told(live, own.values(), None if event is None else {**event, "time": now})
 
     def _adopt(
         self,
@@ -293,7 +293,6 @@ class Experiments:
             self.live.pop(live.number, None)
         self._has_news.set()
         self.holder.note_change()
-        self.on_change(live.number, [trial.job for trial in changed])
 
     async def end_trial(self, live: LiveExperiment, trial: Trial, why: str | None, reason: str) -> None:
         await self.jobs.stop(trial, reason)

@@ -3,8 +3,7 @@
 Code that changes something notes its subject, which costs next to nothing. A round reads the subjects that were noted
 from the store, by its reader's thread, and makes their spans; those that were sent before are left out. The store
 keeps which spans were sent, once the collector has them: after a restart, little is sent again, and always with the
-same IDs.
-Nothing here can end the coordinator, or make it wait."""
+same IDs. Nothing here can end the coordinator, or make it wait."""
 
 from __future__ import annotations
 
@@ -12,10 +11,13 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import Connection
 
+from everstep.coordinator.experiments.facts import Trial
+from everstep.coordinator.experiments.live import LiveExperiment
 from everstep.coordinator.experiments.trial_calls import trial_key
 from everstep.coordinator.spans.export import SpanExport
 from everstep.coordinator.spans.span import TraceSpan
@@ -69,9 +71,9 @@ class SpanSender:
             self._noted[subject] = None
             self._has_notes.set()
 
-    def note_experiment(self, number: int, jobs: Iterable[str]) -> None:
+    def note_experiment(self, live: LiveExperiment, trials: Iterable[Trial], _event: Mapping[str, Any] | None) -> None:
         """It has changed, and these of its trials."""
-        for subject in (*jobs, experiment_subject(number)):
+        for subject in (*(trial.job for trial in trials), experiment_subject(live.number)):
             self.note(subject)
 
     @property

@@ -47,6 +47,7 @@ DOORS: dict[str, tuple[tuple[str, ...], str, dict[str, str]]] = {
         "addresses.py",
         {
             "coordinator/edge/server.py": "binds the address that the user has given",
+            "coordinator/webhooks/post.py": "looks up a receiver's name, to check each address before it connects",
             "doctor/facts.py": "checks what the host's name resolves to",
             "engine/sockets.py": "recognizes sockets that torch has opened",
             "platforms/kubernetes/forward.py": "a port on loopback, for a tunnel",

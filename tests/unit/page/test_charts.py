@@ -207,19 +207,19 @@ COLUMNS = """
 def test_columns_become_rows_and_take_what_the_stream_tells_of_some_trials(node):
     node(f"""{COLUMNS}
     const first = columns_of([1, 2], 5);
-    const later = merged(first, columns_of([2, 3], 6, 2));
-    assert.deepEqual([later.trials, later.best, later.hparams.lr, later.last_event], [[1, 2, 3], [5, 6, 6], [0.1, 0.2,
+    const newer = merged(first, columns_of([2, 3], 6, 2));
+    assert.deepEqual([newer.trials, newer.best, newer.hparams.lr, newer.last_event], [[1, 2, 3], [5, 6, 6], [0.1, 0.2,
       0.3], 2]);
     assert.deepEqual(first.best, [5, 5]);
-    assert.equal(merged(later, columns_of([1], 9, 1)), later); // older than what is known
-    const fresh = merged(later, {{ ...columns_of([3], 7, 3), hparams: {{ lr: [0.3], "<b>": ["new"] }} }});
+    assert.equal(merged(newer, columns_of([1], 9, 1)), newer); // older than what is known
+    const fresh = merged(newer, {{ ...columns_of([3], 7, 3), hparams: {{ lr: [0.3], "<b>": ["new"] }} }});
     assert.deepEqual(fresh.hparams["<b>"], [null, null, "new"]);
-    const rows = rowsOf(later);
+    const rows = rowsOf(newer);
     assert.deepEqual([rows[2].trial, rows[2].best, rows[2].hparams.lr], [3, 6, 0.3]);
-    const [lr] = axesOf(later, rows);
+    const [lr] = axesOf(newer, rows);
     assert.deepEqual([lr.scale.kind, lr.scale.low, lr.scale.high, lr.of(rows[0])], ["log", 1e-3, 1, 0.1]);
     const none = rowsOf({{ ...columns_of([1, 2], null), lengths: [0, 4] }});
-    const metric = metricAxis(later, none, "best", false);
+    const metric = metricAxis(newer, none, "best", false);
     assert.deepEqual(none.map(metric.of), [null, "not finite"]);
     """)
 

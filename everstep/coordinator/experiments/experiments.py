@@ -267,8 +267,8 @@ class Experiments:
                 self.ring_outbox()
         live.last_event += event is not None
         self._adopt(live, after, own.values(), checkpoints, is_event=event is not None)
-        for told in self.on_change:
-            told(live, own.values(), None if event is None else {**event, "time": now})
+        for listener in self.on_change:
+            listener(live, own.values(), None if event is None else {**event, "time": now})
 
     def _adopt(
         self,

@@ -15,7 +15,7 @@ from everstep import wire
 from everstep.errors import UsageError
 from everstep.job_file import arg_templates, overrides
 from everstep.job_file.load import NATIVE, Loaded, load_trial
-from everstep.job_file.order import NodeOrder, experiment_of, order_of
+from everstep.job_file.order import NodeOrder, experiment_of, given_settings, order_of
 from everstep.job_file.schema import TEXT_PATHS, Job, Nodes
 from everstep.job_file.search_sections import SearchSections, sections_of
 from everstep.job_file.secret import parse_secret
@@ -196,10 +196,7 @@ _EMPTY = asdict(NodeOrder(job="", name="", script=""))
 
 def _policy(job: Job) -> wire.Policy:
     """Of each trial's job. The pool decides what belongs to `elastic`."""
-    sections = (job.health, job.shards, job.logs, job.metrics)
-    given = {name: value for each in sections for name, value in each.model_dump(exclude_none=True).items()}
-    given.pop("check", None)  # not of the policy
-    return wire.Policy(**given)
+    return wire.Policy(**given_settings(job.health, job.shards, job.logs, job.metrics))
 
 
 def _config(loaded: Loaded, search: SearchSections, tree: Tree) -> dict[str, Any]:

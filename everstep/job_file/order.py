@@ -14,6 +14,7 @@ from everstep.errors import UsageError
 from everstep.wire import Policy, policy_problems
 
 if TYPE_CHECKING:  # a node that only reads its order needs no job file
+    from everstep.job_file.fields import Section
     from everstep.job_file.schema import Checkpoint, Job, Volume
 
 
@@ -142,17 +143,21 @@ def num_workers_of(job: Job) -> int | str:
 
 def policy_settings(job: Job, num_workers: int) -> dict[str, Any]:
     """Of the coordinator's policy, for this number of workers on each node; the rest keeps its defaults."""
-    names = {field.name for field in fields(Policy)}
-    sections = (job.elastic, job.health, job.shards, job.logs, job.metrics)
-    given = {name: value for each in sections for name, value in each.model_dump().items()}
     return {
         "start_nodes": job.nodes.min,
         "min_nodes": job.nodes.min,
         "max_nodes": job.nodes.max,
         "start_workers": job.nodes.min * num_workers,
         "max_restarts": job.restarts,
-        **{name: value for name, value in given.items() if name in names and value is not None},
+        **given_settings(job.elastic, job.health, job.shards, job.logs, job.metrics),
     }
+
+
+def given_settings(*sections: Section) -> dict[str, Any]:
+    """Of the coordinator's policy: those that the file gives in these sections."""
+    names = {field.name for field in fields(Policy)}
+    given = (item for each in sections for item in each.model_dump(exclude_none=True).items())
+    return {name: value for name, value in given if name in names}
 
 
 def experiment_of(job: Job) -> dict[str, Any]:
